@@ -41,7 +41,8 @@ def kernel_words(figure):
     return "" if percent is None else f"kernel {percent:.0f} %"
 
 
-AGAINST = {"chainindex": "ChainIndex", "crtc": "CRTC", "python": "Python", "protobuf": "protobuf"}
+AGAINST = {"chainindex": "ChainIndex", "crtc": "CRTC", "radixtree": "RadixTree", "python": "Python",
+           "protobuf": "protobuf"}
 
 
 def goal_words(goal, unit=""):

@@ -7,7 +7,7 @@ here, and a kvb_bench() in CMakeLists.txt."""
 import dataclasses
 
 MAX_SPREAD = 0.15  # of the value or ratio that a goal is about; above it the row does not count as met
-PEERS = ("chainindex", "crtc", "two_chainindex")  # other prefix indexes
+PEERS = ("chainindex", "crtc", "radixtree", "two_chainindex")  # other prefix indexes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +57,7 @@ def ratio(bound, against=""):
 
 
 def peers(bound):
-    return ratio(bound, "chainindex"), ratio(bound, "crtc")
+    return tuple(ratio(bound, peer) for peer in ("chainindex", "crtc", "radixtree"))
 
 
 @dataclasses.dataclass(frozen=True)

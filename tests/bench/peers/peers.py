@@ -5,7 +5,7 @@
 
 Builds the program beside it with cargo, into build/peers.  A figure is the median of ROUNDS, in which the contenders
 take turns as in bench_take_turns() of parts/bench.h, each in a process of its own; a ratio is the median of the rounds'
-ratios.  Prints the figures index.....vs_chainindex and ..vs_crtc, one JSON object a line; README.md says what they mean.
+ratios.  Prints the figures index.....vs_chainindex, ..vs_crtc and ..vs_radixtree, one JSON object a line; README.md says what they mean.
 KVB_BIN is the build folder of bench_index.  Ends with 1 when an index answered otherwise."""
 
 import argparse
@@ -22,8 +22,8 @@ import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 TREE = HERE.parents[2]
-PEERS = {"chainindex": "ChainIndex", "crtc": "CRTC", "two_chainindex": "ChainIndex, two threads"}
-ALONE, ALL = ("chainindex", "crtc"), tuple(PEERS)
+PEERS = {"chainindex": "ChainIndex", "crtc": "CRTC", "radixtree": "RadixTree", "two_chainindex": "ChainIndex, two threads"}
+ALONE, ALL = ("chainindex", "crtc", "radixtree"), tuple(PEERS)
 ROUNDS = 5
 LESS_IS_BETTER = {"us", "bytes"}
 

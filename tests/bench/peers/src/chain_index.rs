@@ -10,11 +10,11 @@ use crate::corpus::{Record, Records};
 use crate::peer::Peer;
 
 const MOST_WORKERS: u32 = 1024; // of a shard
-const AHEAD: usize = 2; // steps
+pub const AHEAD: usize = 2; // steps
 
 /// Prefetches the data of a step, as `../index/replay.c` does for our index.
 #[inline]
-fn fetch<T>(items: &[T]) {
+pub fn fetch<T>(items: &[T]) {
     #[cfg(target_arch = "x86_64")]
     for line in items.chunks(64 / size_of::<T>()) {
         use core::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
@@ -265,7 +265,7 @@ impl<const LANES: usize> Peer for Chain<LANES> {
         tokens
     }
 
-    fn ask(&self, question: &&[u64], answers: &mut Answers) {
+    fn ask(&mut self, question: &&[u64], answers: &mut Answers) {
         self.shared.ask(question, answers);
     }
 

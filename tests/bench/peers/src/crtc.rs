@@ -141,7 +141,7 @@ impl Peer for Crtc {
         tokens.iter().map(|&hash| LocalBlockHash(hash)).collect()
     }
 
-    fn ask(&self, question: &Vec<LocalBlockHash>, answers: &mut Answers) {
+    fn ask(&mut self, question: &Vec<LocalBlockHash>, answers: &mut Answers) {
         let found = self.pool.backend().find_matches(question, false);
 
         for (worker, &depth) in &found.scores {

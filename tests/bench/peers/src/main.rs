@@ -7,6 +7,7 @@ mod chain_index;
 mod corpus;
 mod crtc;
 mod peer;
+mod smg;
 
 use std::process::ExitCode;
 
@@ -14,8 +15,9 @@ use chain_index::Chain;
 use corpus::Corpus;
 use crtc::Crtc;
 use peer::{Figure, Peer};
+use smg::Radix;
 
-const USAGE: &str = "bench_peers chainindex|two_chainindex|crtc CORPUS \
+const USAGE: &str = "bench_peers chainindex|two_chainindex|crtc|radixtree CORPUS \
     conversation|quiet [SECONDS]\n\
     bench_peers PEER CORPUS answers [FILE]";
 
@@ -50,6 +52,7 @@ fn figures(words: &[String]) -> Result<Vec<Figure>, String> {
     let measured = match name.as_str() {
         "chainindex" => measure(|| Chain::<1>::new(corpus.workers), &corpus, what, rest),
         "two_chainindex" => measure(|| Chain::<2>::new(corpus.workers), &corpus, what, rest),
+        "radixtree" => measure(|| Radix::new(corpus.workers), &corpus, what, rest),
         "crtc" => measure(|| Crtc::new(event_threads()), &corpus, what, rest),
         _ => None,
     };

@@ -21,7 +21,7 @@ pub trait Peer {
     fn fill(&mut self, records: Records<'_>, answers: Option<&mut Answers>);
 
     fn question(tokens: &[u64]) -> Self::Question<'_>;
-    fn ask(&self, question: &Self::Question<'_>, answers: &mut Answers);
+    fn ask(&mut self, question: &Self::Question<'_>, answers: &mut Answers);
 
     /// How many events the index refused.
     fn refused(&self) -> u64;
