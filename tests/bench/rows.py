@@ -111,9 +111,9 @@ class Program:
 
 
 # Measured only when --only names them, and not part of the figures that --publish writes for a whole run: those of
-# scale need gigabytes, those of startup minutes of silence, those of republish half of the relay's time again, and
-# those of worth come from a simulation.
-APART = ("scale", "startup", "republish", "worth")
+# scale need gigabytes, those of startup minutes of silence, those of republish half of the relay's time again, those of
+# worth come from a simulation, and those of whole need a package of 250 MB.
+APART = ("scale", "startup", "republish", "worth", "whole")
 
 # ---- The rows --------------------------------------------------------------------
 
@@ -217,6 +217,14 @@ STARTUP = (
     idle_row("aggregator", "And the aggregator that follows them?"),
 )
 
+WHOLE = (
+    row("whole.*", "What does the whole way cost, nats-server, bridge and aggregator, for 1, 16 or 64 engines; against Dynamo's "
+        "stand-alone indexer, which reads the same engines; and with 200 queries of 1,024 tokens a second of each?",
+        figure("", CORE, ratio(2)), *(figure(f".{part}", CORE) for part in ("nats", "bridge", "aggregator")),
+        figure(".batches", BATCHES), figure(".asked", CORE, ratio(2)), figure(".query.p50", "us"), figure(".query.p99", "us"),
+        figure(".memory", "MiB", ratio(1)), settings=("1", "16", "64")),
+)
+
 WORKLOADS = tuple(f"{workload}.{workers}" for workload in ("conversation", "heads", "agents") for workers in (8, 64))
 
 WORTH = (
@@ -238,6 +246,7 @@ PROGRAMS = (
     Program("tests/bench_relay", RELAY, needs_python=True),
     Program("tests/bench_scale", SCALE),
     Program("startup/startup.py", STARTUP, is_script=True, needs_python=True),
+    Program("whole/whole.py", WHOLE, is_script=True, needs_python=True),
     Program("tests/bench_worth", WORTH, needs_trace=True, is_simulation=True),
 )
 
