@@ -197,7 +197,7 @@ static void note_update(void *context, bool is_connected)
     const struct kvb_aggregator *aggregator = context;
 
     (void)is_connected;
-    (void)eventfd_write(aggregator->loop->update_fd, 1); /* full: it is readable anyway */
+    kvb_loop_wake(aggregator->loop);
 }
 
 static kvb_status open_aggregator_bus(struct kvb_aggregator *aggregator, struct kvb_detail *detail)
@@ -214,7 +214,7 @@ static kvb_status open_aggregator_bus(struct kvb_aggregator *aggregator, struct 
 
     KVB_TRY(make_aggregator_subjects(aggregator));
     KVB_TRY(kvb_bus_open(&options, &aggregator->bus, detail));
-    return kvb_intake_open(aggregator);
+    return kvb_intake_open(aggregator, kvb_loop_receive);
 }
 
 /* Health probes may cause a restart of this process, so they must always be answered. */

@@ -19,7 +19,6 @@
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <sys/eventfd.h>
 
 /* Requests reach an aggregator on two kinds of subject:
  *
@@ -129,7 +128,7 @@ static void give_result(struct kvb_aggregator *aggregator, enum kvb_group_result
     (void)pthread_mutex_lock(&group->lock);
     group->result = result;
     (void)pthread_mutex_unlock(&group->lock);
-    (void)eventfd_write(aggregator->loop->update_fd, 1); /* full: it is readable anyway */
+    kvb_loop_wake(aggregator->loop);
 }
 
 /* On a thread of its own. */
@@ -413,7 +412,7 @@ void kvb_group_leave(struct kvb_aggregator *aggregator)
     if (!aggregator->loop->thread.is_running || !group->job) {
         return;
     }
-    (void)eventfd_write(aggregator->loop->update_fd, 1); /* full: it is readable anyway */
+    kvb_loop_wake(aggregator->loop);
     (void)clock_gettime(CLOCK_MONOTONIC, &deadline);
     deadline.tv_sec += stop_wait_s;
     (void)pthread_mutex_lock(&group->lock);

@@ -109,7 +109,9 @@ static void count_intake(struct kvb_aggregator *aggregator, enum kvb_aggregator_
  *
  *     spare --nats.c's thread: take_spare()--> event ring --index thread: apply--> applied
  *       ^                                                                             |
- *       +------------------ release_applied(): 64 messages, or no more wait ----------+ */
+ *       +------------------ release_applied(): 64 messages or 256 KiB ----------------+
+ *
+ * nats.c frees messages on a thread of its own, and wakes it for the first. */
 
 /* A new one when none is spare.  NULL: no memory. */
 static struct received *take_spare(struct kvb_intake_pool *pool)
@@ -234,7 +236,7 @@ static kvb_status decode_events(struct kvb_aggregator *aggregator, kvb_span payl
 
 /* ---- On the index thread: each kind of message ---- */
 
-static bool has_rest(const struct kvb_aggregator *aggregator)
+bool kvb_intake_has_rest(const struct kvb_aggregator *aggregator)
 {
     return aggregator->intake->next_event < aggregator->intake->batch.event_count;
 }
@@ -501,41 +503,11 @@ static kvb_status keep_message(
     return KVB_NO_MEMORY;
 }
 
-static kvb_status hand_message_over(
-    struct kvb_aggregator *aggregator, const struct received *head,
-    const struct kvb_bus_message *message)
-{
-    struct received *received = NULL;
-
-    KVB_TRY(keep_message(aggregator, head, message, &received));
-    const kvb_status status = kvb_ring_put(aggregator->intake->events, received);
-    if (status != KVB_OK) {
-        kvb_byte_budget_give(&aggregator->intake->bytes, item_bytes + received->kept.payload.len);
-        drop_received(received);
-    }
-    return status;
-}
-
 /* What is lost here leaves a gap in the event ids of its stream, or a heartbeat behind it does, and
  * the follower requests it from the bridge.  The next message that finds room says that some were
  * lost, so until then no list is EXACT. */
-void kvb_intake_receive(void *context, const struct kvb_bus_message *message)
+static void count_lost(struct kvb_aggregator *aggregator, kvb_status status)
 {
-    const struct kvb_intake_subscription *intake = context;
-    struct kvb_aggregator *aggregator = intake->aggregator;
-    struct received head = { .kind = intake->kind };
-
-    if (!read_head(aggregator, message, &head)) {
-        return;
-    }
-    if (message->payload.len > kinds[head.kind].max_bytes) {
-        count_intake(aggregator, kvb_aggregator_refused_too_large);
-        return;
-    }
-    head.arrived_ns = kvb_clock_monotonic_ns();
-    /* Says where among the messages the loss was: heartbeats from before it may still prove. */
-    head.lost_before = aggregator->intake->lost;
-    const kvb_status status = hand_message_over(aggregator, &head, message);
     if (status == KVB_AGAIN || status == KVB_NO_MEMORY) { /* else taken, or it is stopping */
         count_intake(
             aggregator, status == KVB_AGAIN ? kvb_aggregator_refused_ring_full
@@ -544,9 +516,41 @@ void kvb_intake_receive(void *context, const struct kvb_bus_message *message)
     }
 }
 
+struct received *kvb_intake_keep(
+    const struct kvb_intake_subscription *subscription, const struct kvb_bus_message *message)
+{
+    struct kvb_aggregator *aggregator = subscription->aggregator;
+    struct received head = { .kind = subscription->kind };
+    struct received *received = NULL;
+
+    if (!read_head(aggregator, message, &head)) {
+        return NULL;
+    }
+    if (message->payload.len > kinds[head.kind].max_bytes) {
+        count_intake(aggregator, kvb_aggregator_refused_too_large);
+        return NULL;
+    }
+    head.arrived_ns = kvb_clock_monotonic_ns();
+    /* Says where among the messages the loss was: heartbeats from before it may still prove. */
+    head.lost_before = aggregator->intake->lost;
+    count_lost(aggregator, keep_message(aggregator, &head, message, &received));
+    return received;
+}
+
+void kvb_intake_put(struct kvb_aggregator *aggregator, struct received *received)
+{
+    const kvb_status status = kvb_ring_put(aggregator->intake->events, received);
+
+    if (status != KVB_OK) {
+        kvb_byte_budget_give(&aggregator->intake->bytes, item_bytes + received->kept.payload.len);
+        drop_received(received);
+    }
+    count_lost(aggregator, status);
+}
+
 /* ---- Subscriptions ---- */
 
-kvb_status kvb_intake_open(struct kvb_aggregator *aggregator)
+kvb_status kvb_intake_open(struct kvb_aggregator *aggregator, kvb_bus_handler handler)
 {
     for (size_t i = 0; i < KVB_INTAKE_COUNT; i++) {
         struct kvb_intake_subscription *intake = &aggregator->intake->subscriptions[i];
@@ -554,7 +558,7 @@ kvb_status kvb_intake_open(struct kvb_aggregator *aggregator)
         intake->kind = (enum kvb_intake_kind)i;
         KVB_TRY(kvb_contract_subject_make(kinds[i].subject, aggregator->names, intake->subject));
         KVB_TRY(kvb_bus_subscribe(
-            aggregator->bus, intake->subject, kvb_intake_receive, intake, &intake->subscription));
+            aggregator->bus, intake->subject, handler, intake, &intake->subscription));
     }
     return KVB_OK;
 }
@@ -655,13 +659,15 @@ bool kvb_intake_take(struct kvb_aggregator *aggregator, uint64_t now_ns)
     void *item = NULL;
 
     /* The rest of a message comes before the next one: events of a stream keep their order. */
-    if (has_rest(aggregator)) {
+    if (kvb_intake_has_rest(aggregator)) {
         take_rest(aggregator, now_ns);
         return true;
     }
-    if (kvb_ring_take(aggregator->intake->events, &item) != KVB_OK) {
+    if (aggregator->intake->direct) {
+        item = aggregator->intake->direct;
+        aggregator->intake->direct = NULL;
+    } else if (kvb_ring_take(aggregator->intake->events, &item) != KVB_OK) {
         note_lost(aggregator, aggregator->intake->lost, now_ns); /* nothing came after them */
-        release_applied(aggregator->intake); /* before the wait for the next message */
         return false;
     }
     take_one(aggregator, item, now_ns);
@@ -685,7 +691,7 @@ uint64_t kvb_intake_lag_ns(struct kvb_aggregator *aggregator, uint64_t now_ns)
     const struct received *oldest = kvb_ring_oldest(aggregator->intake->events);
     uint64_t arrived_ns = oldest ? oldest->arrived_ns : now_ns;
 
-    if (has_rest(aggregator)) {
+    if (kvb_intake_has_rest(aggregator)) {
         arrived_ns = aggregator->intake->batch_arrived_ns;
     }
     const uint64_t lag_ns = now_ns > arrived_ns ? now_ns - arrived_ns : 0;

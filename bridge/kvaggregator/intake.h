@@ -25,8 +25,11 @@ struct received; /* intake.c */
  * index thread applies them.
  *
  *     nats.c's thread                       index thread
- *       kvb_intake_receive() --> [ ring ] --> kvb_intake_take()
+ *       kvb_loop_receive() ----> [ ring ] --> kvb_intake_take()
  *                           full: dropped and counted; then all lists lag
+ *
+ * A lone message that finds the index thread waiting is applied by nats.c's thread, in a turn that
+ * it takes in place of that thread.
  *
  * Memory: the ring, and the messages in it, bounded in number and bytes. */
 
@@ -82,7 +85,8 @@ struct kvb_intake {
     _Atomic uint64_t echo_returned;       /* the number of the newest echo that has */
     _Atomic uint64_t connects_subscribed; /* the connection that returned our message */
 
-    /* The index thread's own. */
+    /* Of the index thread, or of who has queries->index_lock while that waits. */
+    struct received *direct;       /* owned: the message that its receiver takes a turn for */
     uint64_t echo_applied;         /* the newest echo that came out of the ring */
     uint64_t lost_seen;            /* of `lost`, as the followers know */
     struct kvb_router_batch batch; /* owned: the message that is applied in slices */
@@ -102,13 +106,20 @@ void kvb_intake_done(struct kvb_intake *intake);
 /* Draws a random inbox name, so that other clients cannot guess where answers are sent.  KVB_IO. */
 kvb_status kvb_intake_name_inbox(struct kvb_intake *intake);
 
-/* Subscribes to all that the index thread applies.  On failure the caller still closes. */
-kvb_status kvb_intake_open(struct kvb_aggregator *aggregator);
+/* Subscribes to all that the index thread applies.  The handler's context is a struct
+ * kvb_intake_subscription.  On failure the caller still closes. */
+kvb_status kvb_intake_open(struct kvb_aggregator *aggregator, kvb_bus_handler handler);
 void kvb_intake_close(struct kvb_aggregator *aggregator);
 
-/* The handler of all its subscriptions, on nats.c's thread; the context is a struct
- * kvb_intake_subscription. */
-void kvb_intake_receive(void *context, const struct kvb_bus_message *message);
+/* On nats.c's thread: the message with what is known of it, owned by the caller.  NULL: it is none
+ * of ours, or refused and counted. */
+struct received *kvb_intake_keep(
+    const struct kvb_intake_subscription *subscription, const struct kvb_bus_message *message);
+/* Takes it, and puts it into the ring; without room it is dropped and counted.  The same thread. */
+void kvb_intake_put(struct kvb_aggregator *aggregator, struct received *received);
+
+/* A message is applied in part, and its rest comes next.  Under queries->index_lock. */
+bool kvb_intake_has_rest(const struct kvb_aggregator *aggregator);
 
 /* On the index thread: applies the next message, or a part of it; false: there is none. */
 bool kvb_intake_take(struct kvb_aggregator *aggregator, uint64_t now_ns);

@@ -181,7 +181,7 @@ static void wait_for_work(struct kvb_aggregator *aggregator, bool is_work_left, 
     const int wait_ms = is_work_left ? 0 : (int)(wait_ns / KVB_NS_PER_MS);
     eventfd_t ignored = 0;
 
-    /* Meanwhile whoever receives a query answers it. */
+    /* Meanwhile whoever receives a query answers it, and who receives a message applies it. */
     kvb_queries_leave_index(aggregator);
     (void)poll(fds, KVB_COUNT_OF(fds), wait_ms + 1); /* + 1: wait_ms is rounded down */
     kvb_queries_enter_index(aggregator);
@@ -217,19 +217,66 @@ static void answer_the_rest(struct kvb_aggregator *aggregator)
     }
 }
 
+/* True: there were messages or queries, so another turn has to follow. */
+static bool take_whole_turn(struct kvb_aggregator *aggregator, uint64_t *out_now_ns)
+{
+    *out_now_ns = kvb_clock_monotonic_ns();
+    atomic_store_explicit(&aggregator->loop->turned_ns, *out_now_ns, memory_order_relaxed);
+    const bool had_work = take_turn(aggregator, out_now_ns);
+    /* By the states that the turn has left. */
+    kvb_group_step(aggregator, *out_now_ns);
+    return had_work;
+}
+
+/* Takes a turn in place of the index thread, which waits, with this message as the only one.  That
+ * saves two thread switches.  False: that thread works, or others wait before or behind this one; a
+ * burst is applied there while this thread receives. */
+static bool apply_at_once(
+    struct kvb_aggregator *aggregator, struct received *received,
+    const struct kvb_bus_message *message)
+{
+    uint64_t now_ns = 0;
+
+    if (kvb_bus_waiting(message) > 0 || !kvb_queries_try_index(aggregator)) {
+        return false;
+    }
+    const bool is_next = !kvb_intake_has_rest(aggregator);
+    if (is_next) {
+        aggregator->intake->direct = received;
+        (void)take_whole_turn(aggregator, &now_ns);
+    }
+    const bool is_rest_left = kvb_intake_has_rest(aggregator);
+    kvb_queries_give_index(aggregator);
+    if (is_rest_left) {
+        kvb_loop_wake(aggregator->loop);
+    }
+    return is_next;
+}
+
+void kvb_loop_receive(void *context, const struct kvb_bus_message *message)
+{
+    const struct kvb_intake_subscription *subscription = context;
+    struct received *received = kvb_intake_keep(subscription, message);
+
+    if (received && !apply_at_once(subscription->aggregator, received, message)) {
+        kvb_intake_put(subscription->aggregator, received);
+    }
+}
+
+void kvb_loop_wake(struct kvb_loop *loop)
+{
+    (void)eventfd_write(loop->update_fd, 1); /* full: it is readable anyway */
+}
+
 void *kvb_loop_run(void *context)
 {
     struct kvb_aggregator *aggregator = context;
+    uint64_t now_ns = 0;
 
     (void)pthread_setname_np(pthread_self(), "kvb-index"); /* for top -H; else unnamed */
     kvb_queries_enter_index(aggregator);
     while (!atomic_load(&aggregator->loop->is_stopping)) {
-        uint64_t now_ns = kvb_clock_monotonic_ns();
-        atomic_store_explicit(&aggregator->loop->turned_ns, now_ns, memory_order_relaxed);
-        const bool had_work = take_turn(aggregator, &now_ns);
-        /* By the states that the turn has left. */
-        kvb_group_step(aggregator, now_ns);
-        if (!had_work) {
+        if (!take_whole_turn(aggregator, &now_ns)) {
             wait_for_work(aggregator, tidy_index(aggregator), now_ns);
         }
     }

@@ -218,8 +218,8 @@ void kvb_queries_leave_index(struct kvb_aggregator *aggregator)
     (void)pthread_mutex_unlock(&aggregator->queries->index_lock);
 }
 
-/* Under the lock.  True: the index thread, if it were woken now, would have to answer a new query
- * next. */
+/* Under the lock.  True: the index thread, if it were woken now for a new query or message, would
+ * have to take that next. */
 static bool is_index_free(const struct kvb_aggregator *aggregator)
 {
     struct kvb_replica_facts facts;
@@ -232,8 +232,7 @@ static bool is_index_free(const struct kvb_aggregator *aggregator)
     return kvb_replica_turn_is_current(&aggregator->loop->turn, &facts);
 }
 
-/* True: the caller owns the index until it unlocks index_lock. */
-static bool try_index(struct kvb_aggregator *aggregator)
+bool kvb_queries_try_index(struct kvb_aggregator *aggregator)
 {
     struct kvb_queries *queries = aggregator->queries;
 
@@ -246,6 +245,11 @@ static bool try_index(struct kvb_aggregator *aggregator)
     }
     (void)pthread_mutex_unlock(&queries->index_lock);
     return false;
+}
+
+void kvb_queries_give_index(struct kvb_aggregator *aggregator)
+{
+    (void)pthread_mutex_unlock(&aggregator->queries->index_lock);
 }
 
 /* True: the answer is short, and needs no tokens from an engine. */
@@ -267,12 +271,12 @@ struct kvb_pending_query *kvb_queries_submit(struct kvb_pending_query *pending)
     struct kvb_aggregator *aggregator = pending->aggregator;
 
     hash_long_prompt(pending);
-    if (!is_answer_short(pending) || !try_index(aggregator)) {
+    if (!is_answer_short(pending) || !kvb_queries_try_index(aggregator)) {
         return kvb_pending_queue(pending);
     }
     aggregator->ctx->now_ns = kvb_clock_monotonic_ns();
     (void)make_answer(pending); /* whole, because it is short */
-    (void)pthread_mutex_unlock(&aggregator->queries->index_lock);
+    kvb_queries_give_index(aggregator);
     /* The index is free again while the answer is sent. */
     kvb_metric_add(aggregator->metrics, kvb_aggregator_queries_at_once, 1);
     send_answer(pending);

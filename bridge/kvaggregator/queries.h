@@ -25,8 +25,10 @@ struct kvb_tokenizer;
  *     index_lock      held |      | HTTP: answers |           | held
  *     NATS, meanwhile                 lock taken: ring ->       answered in this turn
  *
- * Nobody but the index thread waits for the lock.  So it waits for one short answer at most, and no
- * query sees a part of an event, because messages are applied in turns only. */
+ * A message that no other follows is treated likewise: the thread that has received it takes a turn
+ * in place of the index thread.  Nobody but the index thread waits for the lock.  So it waits for
+ * one short answer or one turn at most, and no query sees a part of an event, because messages are
+ * applied in turns only. */
 
 enum { kvb_aggregator_shapes = 16 };
 
@@ -72,6 +74,11 @@ struct kvb_pending_query *kvb_queries_submit(struct kvb_pending_query *pending);
  * for a bounded time: meanwhile the event ring could fill, and NATS would disconnect us as a slow
  * consumer.  True: there was one. */
 bool kvb_queries_take(struct kvb_aggregator *aggregator);
+
+/* True: the index thread waits and has nothing to do, so the caller owns the index until it calls
+ * kvb_queries_give_index().  Any thread; does not wait. */
+bool kvb_queries_try_index(struct kvb_aggregator *aggregator);
+void kvb_queries_give_index(struct kvb_aggregator *aggregator);
 
 /* On the index thread: takes index_lock, and lets it go while the thread waits, or for good. */
 void kvb_queries_enter_index(struct kvb_aggregator *aggregator);

@@ -513,7 +513,7 @@ receive(struct half *half, enum kvb_intake_kind kind, const char *subject, kvb_s
     struct kvb_intake_subscription intake = { .aggregator = &half->aggregator, .kind = kind };
     const struct kvb_bus_message message = { .subject = subject, .payload = payload };
 
-    kvb_intake_receive(&intake, &message);
+    kvb_loop_receive(&intake, &message);
 }
 
 static void receive_event(struct half *half)
@@ -542,47 +542,36 @@ static const char *state_after(struct half *half, uint64_t now_ns)
     return kvb_stream_reason_name(kvb_followers_at(half->aggregator.followers, 0)->reason);
 }
 
+/* Afterwards no applied message is kept, and items are spare. */
 static void make_half_with_echo(struct half *half)
 {
     make_half(half);
     kvb_byte_budget_init(&half->aggregator.intake->bytes, 1 << 16);
-    receive_event(half);
-    take_messages(half, 1);
-}
-
-static void applied_messages_give_their_bytes_back_before_the_thread_waits(void **state)
-{
-    (void)state;
-    struct half half;
-    make_half_with_echo(&half);
-    struct kvb_aggregator *aggregator = &half.aggregator;
-
-    receive_event(&half);
-    receive_event(&half);
-    const size_t bytes = aggregator->intake->bytes.taken_bytes;
-    assert_true(bytes > 0);
-    assert_true(kvb_intake_take(aggregator, 1));
-    assert_int_equal(aggregator->intake->bytes.taken_bytes, bytes); /* freed with the next ones */
-    take_messages(&half, 1);
-    assert_int_equal(aggregator->intake->bytes.taken_bytes, 0);
-    assert_int_equal(aggregator->intake->pool.spare_count, 2);
-    receive_event(&half);
-    assert_int_equal(aggregator->intake->pool.spare_count, 1); /* nothing is allocated */
-    drop_half(&half);
-}
-
-static void many_applied_messages_give_their_bytes_back_at_once(void **state)
-{
-    (void)state;
-    struct half half;
-    make_half_with_echo(&half);
-
     for (int i = 0; i < kvb_intake_applied_messages; i++) {
-        assert_true(half.aggregator.intake->bytes.taken_bytes > 0 || i == 0);
-        receive_event(&half);
-        assert_true(kvb_intake_take(&half.aggregator, 1));
+        receive_event(half);
+        take_messages(half, 1);
     }
-    assert_int_equal(half.aggregator.intake->bytes.taken_bytes, 0);
+}
+
+static void applied_messages_are_freed_together_and_their_items_used_again(void **state)
+{
+    (void)state;
+    struct half half;
+    make_half_with_echo(&half);
+    struct kvb_intake *intake = half.aggregator.intake;
+    const size_t spare = intake->pool.spare_count;
+
+    assert_int_equal(intake->bytes.taken_bytes, 0);
+    for (int i = 0; i < kvb_intake_applied_messages - 1; i++) {
+        receive_event(&half);
+        take_messages(&half, 1);
+        assert_true(intake->bytes.taken_bytes > 0); /* also while no more wait */
+    }
+    assert_true(intake->pool.spare_count < spare); /* nothing was allocated */
+    receive_event(&half);
+    take_messages(&half, 1);
+    assert_int_equal(intake->bytes.taken_bytes, 0);
+    assert_int_equal(intake->pool.spare_count, spare);
     drop_half(&half);
 }
 
@@ -631,7 +620,6 @@ static void what_finds_no_room_in_the_ring_is_dropped_and_counted(void **state)
     assert_int_equal(metric(&half, kvb_aggregator_refused_ring_full), 3);
     take_messages(&half, 1);
     assert_string_equal(reason_now(&half), "lagging"); /* also when nothing comes after them */
-    assert_int_equal(half.aggregator.intake->bytes.taken_bytes, 0);
     receive_event(&half);
     assert_int_equal(metric(&half, kvb_aggregator_refused_ring_full), 3);
     drop_half(&half);
@@ -714,8 +702,7 @@ SUITE(rings)
         cmocka_unit_test(a_query_without_memory_ends_where_it_is_received),
         cmocka_unit_test(a_dump_gives_its_place_among_large_answers_back),
         cmocka_unit_test(errors_in_the_rest_of_a_message_are_counted_by_kind),
-        cmocka_unit_test(applied_messages_give_their_bytes_back_before_the_thread_waits),
-        cmocka_unit_test(many_applied_messages_give_their_bytes_back_at_once),
+        cmocka_unit_test(applied_messages_are_freed_together_and_their_items_used_again),
         cmocka_unit_test(the_rest_of_a_message_has_waited_as_long_as_its_beginning),
         cmocka_unit_test(what_finds_no_room_in_the_ring_is_dropped_and_counted),
         cmocka_unit_test(a_loss_is_known_where_it_happened_among_the_messages),
