@@ -17,7 +17,7 @@
 /* Characters of the URL in a sentence; the rest of the buffer is for the reason. */
 enum { shown_url_chars = 100 };
 
-enum { max_acknowledgement_bytes = 512 };
+enum { max_acknowledgement_bytes = 512, max_unwritten_bytes = 32 << 10 };
 
 enum { close_flush_ms = 500, close_wait_ms = 5000, close_dial_wait_ms = 1500, close_look_ms = 50 };
 
@@ -91,7 +91,9 @@ static void remove_bus_job(struct kvb_bus *bus)
 
 static kvb_status add_bus_job(struct kvb_bus *bus, struct kvb_control *control)
 {
-    const struct kvb_job_options options = { .turn = kvb_bus_look, .context = bus };
+    const struct kvb_job_options options = { .turn = kvb_bus_look,
+                                             .end = kvb_sockets_end,
+                                             .context = bus };
 
     if (!control) {
         KVB_TRY(kvb_control_new(&bus->own_control));
@@ -296,15 +298,6 @@ static kvb_status finish_write(struct kvb_link *link, natsStatus answer)
     return status;
 }
 
-static natsStatus
-publish_one(struct kvb_link *link, const char *subject, const char *reply, kvb_span payload)
-{
-    const int len = (int)payload.len;
-
-    return reply ? natsConnection_PublishRequest(link->nats, subject, reply, payload.data, len)
-                 : natsConnection_Publish(link->nats, subject, payload.data, len);
-}
-
 /* Sends all payloads over the same link. */
 static kvb_status publish_payloads(
     struct kvb_bus *bus, const char *subject, const char *reply, const kvb_span *payloads,
@@ -321,11 +314,17 @@ static kvb_status publish_payloads(
     }
     for (*out_sent = 0; *out_sent < count && answer == NATS_OK; *out_sent += answer == NATS_OK) {
         const kvb_span payload = payloads[*out_sent];
-        answer =
-            payload.len > INT_MAX ? NATS_MAX_PAYLOAD : publish_one(link, subject, reply, payload);
+        answer = payload.len > INT_MAX ? NATS_MAX_PAYLOAD
+                                       : kvb_socket_publish(link, subject, reply, payload);
     }
-    if (*out_sent > 0) {
+    if (*out_sent > 0 && !bus->sends_at_once) {
         atomic_store_explicit(&bus->has_unwritten, true, memory_order_relaxed);
+    }
+    /* The buffer of an attached link has no end of its own. */
+    if (kvb_socket_is_attached(link) &&
+        natsConnection_Buffered(link->nats) >= max_unwritten_bytes &&
+        kvb_socket_write(link) != KVB_OK) {
+        answer = NATS_IO_ERROR;
     }
     return finish_write(link, answer);
 }

@@ -63,7 +63,7 @@ struct kvb_bus_options {
     const char *name;                  /* shown by the server, e.g. "kvbridge" */
     const struct kvb_bus_login *login; /* copied; NULL for none */
     bool sends_at_once;                /* write out each publish at once, for responders; else
-                                          nats.c may buffer it for up to 1 ms */
+                                          it is buffered until kvb_bus_write() */
     struct kvb_log *log;               /* borrowed; may be NULL */
     /* Called on a thread of the bus, one call at a time.  A short loss is reported as false, then
      * true.  May be NULL. */
@@ -136,14 +136,16 @@ kvb_status kvb_bus_publish_many(
 kvb_status kvb_bus_publish_request(
     struct kvb_bus *bus, const char *subject, const char *reply, kvb_span payload);
 
-/* Writes out what publish has buffered.  Waits for the server's PONG, at most
+/* Writes out what publish has buffered, and waits for the server's PONG, at most
  * timeout_ms.  KVB_AGAIN not connected, KVB_IO. */
 kvb_status kvb_bus_flush(struct kvb_bus *bus, uint32_t timeout_ms);
 
-/* Has a thread of the bus write out what publish has buffered; the caller does not wait.  Call
- * it after publishing and before waiting for something else; otherwise the bytes stay in the
- * buffer for up to a millisecond.  Does nothing when nothing was published since the last call. */
-void kvb_bus_flush_soon(struct kvb_bus *bus);
+/* Writes out what publish has buffered.  Call it after publishing and before waiting for something
+ * else; otherwise the bytes stay in the buffer for up to half a second.  Does nothing when nothing
+ * was published since the last call.  While the server does not read, it waits for at most 200 ms;
+ * the connection is then given up.  With TLS a thread of the bus writes, and the caller does not
+ * wait. */
+void kvb_bus_write(struct kvb_bus *bus);
 
 struct kvb_bus_subscription;
 

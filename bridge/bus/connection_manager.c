@@ -381,6 +381,7 @@ static void *keep_connected(void *argument)
 uint64_t kvb_bus_look(void *context, uint64_t now_ns)
 {
     struct kvb_bus *bus = context;
+    const uint64_t tend_ns = kvb_sockets_tend(bus, now_ns);
 
     pthread_mutex_lock(&bus->lock);
     uint64_t due_ns = now_ns + kvb_bus_look_ms * KVB_NS_PER_MS;
@@ -388,6 +389,7 @@ uint64_t kvb_bus_look(void *context, uint64_t now_ns)
         look_at_watch(bus);
         due_ns = kvb_bus_watch_due_ns(&bus->watch);
     }
+    due_ns = tend_ns < due_ns ? tend_ns : due_ns;
     const bool must_start = !bus->is_manager_running && next_step(bus) != manager_rest;
     bus->is_manager_running |= must_start;
     pthread_mutex_unlock(&bus->lock);

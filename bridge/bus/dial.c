@@ -340,6 +340,14 @@ static natsStatus set_times(natsOptions *options)
     return first_failure(each, KVB_COUNT_OF(each));
 }
 
+static bool may_attach(struct kvb_bus *bus)
+{
+    pthread_mutex_lock(&bus->lock);
+    const bool has_met_tls = bus->has_met_tls;
+    pthread_mutex_unlock(&bus->lock);
+    return !bus->sends_at_once && !has_met_tls && !kvb_login_wants_tls(&bus->login, bus->url);
+}
+
 static kvb_status make_options(struct kvb_link *link, natsOptions **out_options)
 {
     KVB_OWN(drop_options) natsOptions *options = NULL;
@@ -348,7 +356,9 @@ static kvb_status make_options(struct kvb_link *link, natsOptions **out_options)
     KVB_TRY(kvb_bus_from_nats(natsOptions_Create(&options)));
     KVB_TRY(kvb_bus_from_nats(set_servers(options, bus)));
     KVB_TRY(kvb_bus_from_nats(natsOptions_SetName(options, bus->name)));
-    KVB_TRY(kvb_bus_from_nats(natsOptions_SetSendAsap(options, bus->sends_at_once)));
+    KVB_TRY(kvb_bus_from_nats(
+        may_attach(bus) ? kvb_socket_attach(link, options)
+                        : natsOptions_SetSendAsap(options, bus->sends_at_once)));
     /* One thread for all subscriptions keeps their messages in the order of the connection.  It is
      * a pool of nats.c with as many threads as it is told, which is one. */
     KVB_TRY(kvb_bus_from_nats(natsOptions_UseGlobalMessageDelivery(options, true)));
@@ -435,7 +445,8 @@ static void on_dial_signal(int number)
 }
 
 /* True when nats.c may still call the closed callback after natsConnection_Connect() has failed. It
- * does so only when it is out of memory or threads.  The link must then stay allocated. */
+ * does so only when it is out of memory or threads.  The link must then stay allocated, and so must
+ * one that was attached and whose attempt failed afterwards, which nats.c does not do. */
 static bool may_call_back(natsStatus answer)
 {
     return answer == NATS_NO_MEMORY || answer == NATS_SYS_ERROR;
@@ -453,10 +464,10 @@ static void drop_late_link(struct kvb_dialing *dialing)
     struct kvb_link *link = dialing->link;
 
     if (dialing->answer == NATS_OK) {
-        (void)natsConnection_Close(link->nats);
+        kvb_socket_close(link);
         kvb_link_release(link);
-    } else if (!may_call_back(dialing->answer)) {
-        free(link);
+    } else if (!may_call_back(dialing->answer) && !kvb_socket_is_attached(link)) {
+        kvb_link_free(link);
     }
 }
 
@@ -614,7 +625,7 @@ static kvb_status dial_once(struct kvb_bus *bus, struct kvb_dialing *dialing)
     const kvb_status status = start_dial(bus, dialing);
 
     if (status != KVB_OK) {
-        free(dialing->link);
+        kvb_link_free(dialing->link);
         free_dialing(dialing);
         return status;
     }
@@ -634,21 +645,20 @@ static kvb_status dial_once(struct kvb_bus *bus, struct kvb_dialing *dialing)
 static kvb_status prepare_dialing(struct kvb_bus *bus, struct kvb_dialing **out_dialing)
 {
     struct kvb_dialing *dialing = calloc(1, sizeof *dialing);
-    struct kvb_link *link = calloc(1, sizeof *link);
+    struct kvb_link *link = kvb_link_new(bus);
 
     if (!dialing || !link) {
         free(dialing);
-        free(link);
+        kvb_link_free(link);
         return KVB_NO_MEMORY;
     }
-    *link = (struct kvb_link){ .bus = bus, .uses = 2 }; /* one of the caller, one of on_closed() */
     bus->dial_failure.text[0] = '\0';
     const kvb_status status = make_options(link, &dialing->options);
     if (status != KVB_OK) {
         if (bus->dial_failure.text[0] == '\0') {
             kvb_detail_set(&bus->dial_failure, "%s", kvb_nats_error_words());
         }
-        free(link);
+        kvb_link_free(link);
         free(dialing);
         return status;
     }

@@ -5,11 +5,11 @@
 
 /* The flusher: a thread that waits for PONGs in place of its callers.
  *
- * nats.c has no call that writes its buffer out without waiting for a PONG.  The flusher of nats.c
- * sleeps for a millisecond first, and waits on the realtime clock.  So this thread waits for three
- * kinds of caller: those that want bytes written out, those that want to know that bytes arrived,
- * and the watch.  The watch measures the wait on the monotonic clock.  When it takes too long, the
- * watch closes the link, which ends the wait here.
+ * It waits for those that want to know that bytes arrived, and for the watch.  Where nats.c has
+ * threads of its own (socket.c), it also waits for those that want bytes written out: there nats.c
+ * has no call that writes its buffer without waiting for a PONG, and its own flusher sleeps for a
+ * millisecond first.  nats.c waits on the realtime clock.  The watch measures the wait on the
+ * monotonic clock.  When it takes too long, the watch closes the link, which ends the wait here.
  *
  * nats.c treats a PING that it cannot write as answered.  The kernel's buffer is full then, and
  * the write that filled it has failed or will fail, which breaks the link. */
@@ -88,14 +88,6 @@ void kvb_flusher_request(struct kvb_bus *bus)
 {
     if (!atomic_exchange(&bus->is_flush_requested, true)) {
         (void)sem_post(&bus->flush_requested); /* cannot overflow: at most one request is pending */
-    }
-}
-
-void kvb_bus_flush_soon(struct kvb_bus *bus)
-{
-    if (atomic_load_explicit(&bus->has_unwritten, memory_order_relaxed)) {
-        atomic_store_explicit(&bus->has_unwritten, false, memory_order_relaxed);
-        kvb_flusher_request(bus);
     }
 }
 

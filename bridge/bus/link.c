@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { burial_flush_ms = 1000 };
 
@@ -39,6 +40,30 @@ void kvb_bus_wake_manager(struct kvb_bus *bus)
 {
     if (!bus->is_stopping) {
         kvb_job_wake(bus->job);
+    }
+}
+
+struct kvb_link *kvb_link_new(struct kvb_bus *bus)
+{
+    struct kvb_link *link = calloc(1, sizeof *link);
+
+    if (link) {
+        link->bus = bus;
+        link->uses = 2;
+        link->socket.fd = -1;
+        pthread_mutex_init(&link->socket.io, NULL);
+    }
+    return link;
+}
+
+void kvb_link_free(struct kvb_link *link)
+{
+    if (link) {
+        if (link->socket.fd >= 0) {
+            (void)close(link->socket.fd);
+        }
+        pthread_mutex_destroy(&link->socket.io);
+        free(link);
     }
 }
 
@@ -124,7 +149,7 @@ void kvb_link_release(struct kvb_link *link)
     }
     natsConnection_Destroy(link->nats);
     free_graves(link);
-    free(link);
+    kvb_link_free(link);
     pthread_mutex_lock(&bus->lock);
     bus->links--;
     pthread_cond_broadcast(&bus->changed);
@@ -143,29 +168,4 @@ void kvb_link_break(struct kvb_link *link)
         kvb_bus_wake_manager(bus);
     }
     pthread_mutex_unlock(&bus->lock);
-}
-
-static void *close_link(void *argument)
-{
-    struct kvb_link *link = argument;
-
-    natsConnection_Close(link->nats);
-    kvb_link_release(link);
-    return NULL;
-}
-
-/* Closes on a thread of its own, because nats.c waits half a second for the last PONG, on the
- * realtime clock. */
-void kvb_link_close(struct kvb_link *link)
-{
-    pthread_t thread;
-
-    pthread_mutex_lock(&link->bus->lock);
-    const bool is_closed = link->is_closed;
-    pthread_mutex_unlock(&link->bus->lock);
-    if (is_closed || pthread_create(&thread, NULL, close_link, link) != 0) {
-        (void)close_link(link);
-    } else {
-        pthread_detach(thread);
-    }
 }

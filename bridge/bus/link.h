@@ -12,6 +12,8 @@
 #include <semaphore.h>
 #include <stdatomic.h>
 
+struct kvb_fd_watch;
+
 /* Private to bus/: the types and functions that its files share.
  *
  * The reconnect of nats.c is switched off.  nats.c measures its waits between attempts, and for
@@ -41,16 +43,28 @@
  *                nats.c is called, so the threads of nats.c never take it.
  *   lock         everything else; nats.c is not called under it */
 
+/* The socket of an attached link: see socket.c. */
+struct kvb_link_socket {
+    natsConnection *nats; /* borrowed: the link's own, from before its dial has ended */
+    int fd; /* owned: a duplicate of nats.c's, so it stays this connection; -1: not attached */
+    pthread_mutex_t io;         /* held while nats.c reads, writes or closes */
+    struct kvb_fd_watch *watch; /* owned; used by the control thread only, like the next */
+    bool is_known;              /* it was looked at whether TLS arrives */
+    struct kvb_link *next;      /* in bus->attached; under the bus's lock */
+    _Atomic bool is_ending;     /* closed, or about to be */
+};
+
 /* One connection of nats.c, reference-counted. */
 struct kvb_link {
-    struct kvb_bus *bus;      /* borrowed; outlives every link */
-    natsConnection *nats;     /* owned */
-    unsigned uses;            /* by the bus, calls under way, the pending closed callback */
-    bool is_broken;           /* closed, a message half written, or no PONG came */
-    bool is_closed;           /* the closed callback has run */
-    bool is_lame;             /* its server has announced lame duck mode */
+    struct kvb_bus *bus;  /* borrowed; outlives every link */
+    natsConnection *nats; /* owned */
+    unsigned uses;  /* by the bus, calls under way, the pending closed callback, bus->attached */
+    bool is_broken; /* closed, a message half written, or no PONG came */
+    bool is_closed; /* the closed callback has run */
+    bool is_lame;   /* its server has announced lame duck mode */
     struct kvb_grave *graves; /* owned; subscriptions to be freed after the connection */
     struct kvb_denials denials;
+    struct kvb_link_socket socket;
 };
 
 /* What was last passed to on_change. */
@@ -85,6 +99,8 @@ struct kvb_bus {
     size_t links;                  /* current and retired */
     size_t dials;                  /* dialing threads that have not ended */
     struct kvb_dialing *dialings;  /* list of the dials that call nats.c now */
+    struct kvb_link *attached;     /* list of the links whose sockets are ours; each has a use */
+    bool has_met_tls;              /* at a server whose URL does not say so */
     struct kvb_bus_watch watch;    /* of the current link */
     uint64_t denied_publishes;     /* over all links */
     uint64_t denied_subscriptions; /* over all links */
@@ -112,7 +128,7 @@ struct kvb_bus {
     sem_t flush_requested;           /* value 0 or 1; one more to stop the thread */
     _Atomic bool is_flush_requested; /* requested but not begun */
     _Atomic bool is_flusher_stopping;
-    _Atomic bool has_unwritten; /* something was published since the last flush request */
+    _Atomic bool has_unwritten; /* something was published since the last kvb_bus_write() */
 
     _Atomic bool is_connected;
     _Atomic uint64_t connects;
@@ -140,6 +156,27 @@ void kvb_flusher_stop(struct kvb_bus *bus);
 
 /* Makes the flusher write out what was published, and wait for the PONG. */
 void kvb_flusher_request(struct kvb_bus *bus);
+
+/* ---- Sockets of attached links ---- */
+
+/* Makes the link that these options connect an attached one. */
+natsStatus kvb_socket_attach(struct kvb_link *link, natsOptions *options);
+bool kvb_socket_is_attached(const struct kvb_link *link);
+
+/* Publishes over an attached link; the caller writes.  At most INT_MAX bytes. */
+natsStatus
+kvb_socket_publish(struct kvb_link *link, const char *subject, const char *reply, kvb_span payload);
+/* Writes all that is buffered.  KVB_IO: the server has not read for 200 ms. */
+kvb_status kvb_socket_write(struct kvb_link *link);
+
+/* Closes the connection of any link.  May wait for half a second. */
+void kvb_socket_close(struct kvb_link *link);
+
+/* A part of each turn of the bus's job: reads links that were attached, writes what nats.c wants
+ * to, and releases those that have ended.  Returns when it must be called again. */
+uint64_t kvb_sockets_tend(struct kvb_bus *bus, uint64_t now_ns);
+/* The end of the job: releases them all.  context: the bus. */
+void kvb_sockets_end(void *context);
 
 /* ---- Links ---- */
 
@@ -172,6 +209,12 @@ kvb_status kvb_link_dial(struct kvb_bus *bus, struct kvb_link **out_link);
  * Called repeatedly, because a dial that is in no system call just then does not notice.
  * lock is held. */
 void kvb_dials_interrupt(struct kvb_bus *bus);
+
+/* A link that is not connected yet, with two uses: of the caller, and of the closed callback.
+ * NULL: no memory. */
+struct kvb_link *kvb_link_new(struct kvb_bus *bus);
+/* For one that was never connected, whatever its uses. */
+void kvb_link_free(struct kvb_link *link);
 
 /* Closes the link and releases one use.  A close that may wait runs on a thread of its own. */
 void kvb_link_close(struct kvb_link *link);

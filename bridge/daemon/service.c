@@ -330,6 +330,7 @@ static void on_service_request(void *context, const struct kvb_bus_message *mess
     } else {
         count_responder(responder, count_service_failed);
     }
+    kvb_bus_write(responder->options.bus);
     (void)pthread_mutex_unlock(&responder->lock);
 }
 

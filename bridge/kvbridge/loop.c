@@ -60,7 +60,7 @@ static void wait_for_sockets(struct kvb_bridge *bridge, bool has_more, bool was_
     if (kvb_poller_is_idle(ingest->poller) && !has_more) {
         /* Published events are flushed only when no input is left: a burst fills nats.c's buffer,
          * and a single event is sent at once. */
-        kvb_bus_flush_soon(bridge->publisher->bus);
+        kvb_bus_write(bridge->publisher->bus);
         /* While many engines send seldom, their batches gather first. */
         const uint64_t pause_ns =
             kvb_coalescing_pause_ns(&ingest->server.coalescing, kvb_clock_monotonic_ns());

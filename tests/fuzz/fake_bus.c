@@ -194,7 +194,7 @@ kvb_status kvb_bus_flush(struct kvb_bus *bus, uint32_t timeout_ms)
     return bus->is_connected ? KVB_OK : KVB_AGAIN;
 }
 
-void kvb_bus_flush_soon(struct kvb_bus *bus)
+void kvb_bus_write(struct kvb_bus *bus)
 {
     (void)bus;
 }

@@ -173,6 +173,9 @@ static void take_rate_answer(void *context, const struct kvb_bus_message *messag
     if (!is_over(load)) {
         ask_over_nats(load);
     }
+    if (kvb_bus_waiting(message) == 0) {
+        kvb_bus_write(load->bus);
+    }
 }
 
 static bool has_ended(void *context)
@@ -199,6 +202,7 @@ static void load_nats(struct load *load, const struct scene *scene, double secon
     for (size_t i = 0; i < rate_in_flight; i++) {
         ask_over_nats(load);
     }
+    kvb_bus_write(load->bus);
     INTAKE_MUST(
         wait_until(has_ended, load, (uint32_t)(seconds * 1e3) + answer_ms) ? KVB_OK : KVB_IO);
     kvb_bus_unsubscribe(load->answers);

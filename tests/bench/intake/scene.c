@@ -219,6 +219,7 @@ void scene_send_round(struct scene *scene, const struct fleet_round *round)
                                  .len = round->messages[i].len };
         INTAKE_MUST(kvb_bus_publish(scene->bus, SUBJECT("kv_events_pb"), bytes));
     }
+    kvb_bus_write(scene->bus);
 }
 
 void scene_send_heartbeats(struct scene *scene, const struct fleet *fleet)
@@ -233,6 +234,7 @@ void scene_send_heartbeats(struct scene *scene, const struct fleet *fleet)
         INTAKE_MUST(kvb_heartbeat_encode(&heartbeat, &buf));
         INTAKE_MUST(kvb_bus_publish(scene->bus, SUBJECT("kv_heartbeat"), kvb_buf_span(&buf)));
     }
+    kvb_bus_write(scene->bus);
     kvb_buf_done(&buf);
 }
 
@@ -317,6 +319,7 @@ static void *talk(void *context)
             talker->scene->bus,
             here->is_heartbeat ? SUBJECT("kv_heartbeat") : SUBJECT("kv_events_pb"),
             (kvb_span){ .data = talker->bytes.data + here->at, .len = here->len }));
+        kvb_bus_write(talker->scene->bus);
     }
     return NULL;
 }

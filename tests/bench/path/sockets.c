@@ -195,7 +195,7 @@ static kvb_status take_turn(struct way *way)
 
     KVB_TRY(kvb_poller_wait(way->poller, 0));
     if (kvb_poller_is_idle(way->poller)) {
-        kvb_bus_flush_soon(way->bus);
+        kvb_bus_write(way->bus);
         KVB_TRY(kvb_poller_wait(way->poller, wait_ms));
     }
     while (kvb_poller_next(way->poller, &owner, &kinds)) {

@@ -1,45 +1,83 @@
 #include <inttypes.h>
 #include <nats/nats.h>
-#include <pthread.h>
-#include <semaphore.h>
+#include <poll.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <zmq.h>
 
 /* The relay that our bridge is measured against: what libzmq and nats.c cost when nothing is
- * done with the bytes.  It publishes each message into nats.c's buffer, and flushes when no input
- * is left, as the bridge does.
+ * done with the bytes.  It publishes each message into nats.c's buffer, and writes that when no
+ * input is left or it is full, on its one thread, as the bridge does.
  *
  *     bench_pass_through FILE URL SUBJECT     FILE: an endpoint a line
  *
- * The flusher: nats.c has no call that writes its buffer and returns; Flush() writes at
- * once and then waits for a PONG, so it has a thread of its own. */
+ * nats.c calls this an external event loop: without it, nats.c has no call that writes its buffer
+ * and does not wait for a PONG. */
 
-enum { receive_high_water = 2000, flush_ms = 1000, line_bytes = 256 };
+enum { receive_high_water = 2000, line_bytes = 256, max_unwritten_bytes = 32 << 10 };
 
 struct relay {
     void *context;
     void *sub;
     natsConnection *nats;
     const char *subject;
-    sem_t dry;
+    int fd;           /* borrowed: of the connection */
+    size_t unwritten; /* bytes published since the last write */
 };
 
-static void *flush_when_dry(void *argument)
-{
-    struct relay *relay = argument;
+/* ---- nats.c's socket ---- */
 
-    for (;;) {
-        while (sem_wait(&relay->dry) != 0) {
+static natsStatus attach(void **out_context, void *loop, natsConnection *nats, natsSock fd)
+{
+    struct relay *relay = loop;
+
+    (void)nats; /* is known when the connection is made */
+    relay->fd = fd;
+    *out_context = relay;
+    return NATS_OK;
+}
+
+/* pass_all() always reads, and writes when it likes. */
+static natsStatus ignore(void *context, bool is_wanted)
+{
+    (void)context;
+    (void)is_wanted;
+    return NATS_OK;
+}
+
+static natsStatus detach(void *context)
+{
+    (void)context;
+    return NATS_OK;
+}
+
+static void write_all(struct relay *relay)
+{
+    struct pollfd full = { .fd = relay->fd, .events = POLLOUT };
+
+    /* nats.c takes a write of nothing for the end of the connection. */
+    while (natsConnection_Buffered(relay->nats) > 0) {
+        natsConnection_ProcessWriteEvent(relay->nats);
+        if (natsConnection_Buffered(relay->nats) > 0) {
+            (void)poll(&full, 1, -1);
         }
-        while (sem_trywait(&relay->dry) == 0) {
-        }                                                         /* several are one */
-        (void)natsConnection_FlushTimeout(relay->nats, flush_ms); /* lost: the reader counts */
     }
-    return NULL;
+    relay->unwritten = 0;
+}
+
+/* ---- Passing on ---- */
+
+static void publish(struct relay *relay, zmq_msg_t *part)
+{
+    (void)natsConnection_Publish(/* lost: the reader counts */
+                                 relay->nats, relay->subject, zmq_msg_data(part),
+                                 (int)zmq_msg_size(part));
+    relay->unwritten += zmq_msg_size(part);
+    if (relay->unwritten >= max_unwritten_bytes) {
+        write_all(relay);
+    }
 }
 
 /* The payload is the last frame.  False when there is none left. */
@@ -56,9 +94,7 @@ static bool pass_one(struct relay *relay)
         }
         has_more = zmq_msg_more(&part) != 0;
         if (!has_more) {
-            (void)natsConnection_Publish(/* lost: the reader counts */
-                                         relay->nats, relay->subject, zmq_msg_data(&part),
-                                         (int)zmq_msg_size(&part));
+            publish(relay, &part);
         }
         (void)zmq_msg_close(&part);
     }
@@ -67,17 +103,23 @@ static bool pass_one(struct relay *relay)
 
 static void pass_all(struct relay *relay)
 {
-    zmq_pollitem_t item = { .socket = relay->sub, .events = ZMQ_POLLIN };
+    zmq_pollitem_t items[] = { { .socket = relay->sub, .events = ZMQ_POLLIN },
+                               { .fd = relay->fd, .events = ZMQ_POLLIN } };
 
     for (;;) {
-        if (zmq_poll(&item, 1, -1) < 0) {
+        if (zmq_poll(items, 2, -1) < 0) {
             continue; /* interrupted by a signal */
+        }
+        if (items[1].revents != 0) {
+            natsConnection_ProcessReadEvent(relay->nats);
         }
         while (pass_one(relay)) {
         }
-        (void)sem_post(&relay->dry);
+        write_all(relay);
     }
 }
+
+/* ---- Beginning ---- */
 
 static bool connect_to_all(struct relay *relay, const char *path)
 {
@@ -98,10 +140,17 @@ static bool connect_to_all(struct relay *relay, const char *path)
 static bool open_relay(struct relay *relay, const char *path, const char *url)
 {
     const int high_water = receive_high_water;
+    natsOptions *options = NULL;
 
     relay->context = zmq_ctx_new();
     relay->sub = relay->context ? zmq_socket(relay->context, ZMQ_SUB) : NULL;
-    return relay->sub && natsConnection_ConnectTo(&relay->nats, url) == NATS_OK &&
+    const bool is_connected =
+        natsOptions_Create(&options) == NATS_OK && natsOptions_SetURL(options, url) == NATS_OK &&
+        natsOptions_SetSendAsap(options, true) == NATS_OK && /* no thread of nats.c flushes */
+        natsOptions_SetEventLoop(options, relay, attach, ignore, ignore, detach) == NATS_OK &&
+        natsConnection_Connect(&relay->nats, options) == NATS_OK;
+    natsOptions_Destroy(options);
+    return relay->sub && is_connected &&
            zmq_setsockopt(relay->sub, ZMQ_RCVHWM, &high_water, sizeof high_water) == 0 &&
            zmq_setsockopt(relay->sub, ZMQ_SUBSCRIBE, "", 0) == 0 && connect_to_all(relay, path);
 }
@@ -109,15 +158,12 @@ static bool open_relay(struct relay *relay, const char *path, const char *url)
 /* Runs until it is killed: there is no state to save. */
 int main(int argc, char **argv)
 {
-    pthread_t flusher;
-
     if (argc != 4) {
         fprintf(stderr, "usage: %s FILE URL SUBJECT\n", argv[0]);
         return EXIT_FAILURE;
     }
     struct relay relay = { .subject = argv[3] };
-    if (!open_relay(&relay, argv[1], argv[2]) || sem_init(&relay.dry, 0, 0) != 0 ||
-        pthread_create(&flusher, NULL, flush_when_dry, &relay) != 0) {
+    if (!open_relay(&relay, argv[1], argv[2])) {
         fprintf(stderr, "%s: cannot begin\n", argv[0]);
         return EXIT_FAILURE;
     }

@@ -131,7 +131,7 @@ static void *publish(void *context)
         publish_due_events(bridges, &events);
         publish_due_heartbeats(bridges, &heartbeats, &buf);
         publish_due_loads(bridges, &loads, &buf);
-        kvb_bus_flush_soon(bridges->scene->bus);
+        kvb_bus_write(bridges->scene->bus);
         wait_until_ns(kvb_clock_monotonic_ns() + KVB_NS_PER_MS);
     }
     kvb_buf_done(&buf);
