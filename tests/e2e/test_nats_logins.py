@@ -163,6 +163,19 @@ def test_the_server_must_show_a_certificate_that_is_trusted(scene, case):
         wait_for("kvbridge is connected", lambda: is_connected(bridge))
 
 
+def test_a_server_may_require_tls_although_the_url_does_not_say_so(scene, monkeypatch):
+    authority = Authority(scene.folder / "pki")
+    shown, key = authority.sign("server", "IP:127.0.0.1")
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.path))  # the authorities that the system trusts
+    config = scene.folder / "nats.conf"
+    config.write_text(f'tls {{ cert_file: "{shown}", key_file: "{key}" }}\n')
+    scene.start_nats(config=config)
+    bridge, aggregator = bridge_at(scene, ""), aggregator_at(scene, "")
+    wait_for("kvbridge has changed to the way for TLS", lambda: bridge.metric("kvb_nats_connects_total") == 2)
+    wait_for("its heartbeats arrive", lambda: len(aggregator.states()) == 1)
+    assert is_connected(bridge)
+
+
 def test_a_server_without_tls_is_named_with_the_remedy(scene):
     scene.start_nats()
     bridge = bridge_at(scene, "", url=f"tls://127.0.0.1:{scene.nats_port}")
