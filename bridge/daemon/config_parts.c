@@ -41,6 +41,11 @@ static const struct listener_keys {
                             .guards = "grpc.insecure = true where the network is trusted",
                             .cert_file = "grpc.tls.cert_file",
                             .key_file = "grpc.tls.key_file" },
+    [KVB_LISTENER_GATEWAY] = { .listen = "gateway.listen",
+                               .example = "127.0.0.1:9002 or [::1]:9002",
+                               .guards = "gateway.insecure = true where the network is trusted",
+                               .cert_file = "gateway.tls.cert_file",
+                               .key_file = "gateway.tls.key_file" },
 };
 
 /* Rejects a configuration without a token whose address other hosts can reach:

@@ -17,7 +17,7 @@ struct kvb_nats_config {
 };
 
 /* Where clients connect. */
-enum kvb_listener { KVB_LISTENER_HTTP, KVB_LISTENER_GRPC };
+enum kvb_listener { KVB_LISTENER_HTTP, KVB_LISTENER_GRPC, KVB_LISTENER_GATEWAY };
 
 /* Who may send requests: see daemon/http_access.h.  A path that is "": no file.  gRPC has no token,
  * and no metrics. */

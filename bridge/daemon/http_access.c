@@ -27,6 +27,11 @@ static const struct listener_words {
                                       [KVB_HTTP_TLS_KEY] = "grpc.tls.key_file" },
                             .rejected = "certificates rejected; keeping the running ones",
                             .read_again = "certificates read again" },
+    [KVB_LISTENER_GATEWAY] = { .room = "gateway",
+                               .keys = { [KVB_HTTP_TLS_CERT] = "gateway.tls.cert_file",
+                                         [KVB_HTTP_TLS_KEY] = "gateway.tls.key_file" },
+                               .rejected = "certificates rejected; keeping the running ones",
+                               .read_again = "certificates read again" },
 };
 
 /* The loaded content of the files. */

@@ -98,11 +98,19 @@ struct kvb_grpc {
     size_t connection_count;
 };
 
+/* Of the room in logs and errors. */
+static const char *name_of(const struct kvb_grpc_options *options)
+{
+    return options->listener == KVB_LISTENER_GATEWAY ? "gateway" : "grpc";
+}
+
 /* ---- Metrics ---- */
 
 static void count_grpc(struct kvb_grpc *grpc, size_t row)
 {
-    kvb_metric_add(grpc->options.metrics, grpc->options.first_metric + row, 1);
+    if (grpc->options.metrics) {
+        kvb_metric_add(grpc->options.metrics, grpc->options.first_metric + row, 1);
+    }
 }
 
 /* Of the rows of KVB_GRPC_METRICS. */
@@ -117,6 +125,9 @@ static void note_grpc_gauges(struct kvb_grpc *grpc)
     struct kvb_metrics *metrics = grpc->options.metrics;
     const size_t first = grpc->options.first_metric;
 
+    if (!metrics) {
+        return;
+    }
     kvb_metric_set(metrics, first + row_grpc_connections, grpc->connection_count);
     kvb_metric_set(metrics, first + row_grpc_under_way, grpc->gate.under_way);
     kvb_metric_set(metrics, first + row_grpc_held, grpc->gate.held_bytes);
@@ -177,8 +188,9 @@ static void unlink_call(struct grpc_connection *connection, const struct kvb_grp
     *at = call->next;
 }
 
-static enum kvb_grpc_status
-take_grpc_request(void *context, void *from, int32_t stream, kvb_span message, uint64_t deadline_ns)
+static enum kvb_grpc_status take_grpc_request(
+    void *context, void *from, int32_t stream, size_t method, kvb_span message,
+    uint64_t deadline_ns)
 {
     struct kvb_grpc *grpc = context;
     struct grpc_connection *connection = from;
@@ -194,7 +206,8 @@ take_grpc_request(void *context, void *from, int32_t stream, kvb_span message, u
     kvb_buf_init(&call->message, kvb_max_answer_bytes);
     call->next = connection->calls;
     connection->calls = call;
-    const enum kvb_grpc_status status = grpc->options.handler(grpc->options.context, call, message);
+    const enum kvb_grpc_status status =
+        grpc->options.handler(grpc->options.context, call, method, message);
     if (status != KVB_GRPC_LATER) {
         unlink_call(connection, call);
         free_call(call);
@@ -446,8 +459,11 @@ static void serve_connection(struct grpc_connection *connection, uint32_t events
 static void flush_dirty(struct kvb_grpc *grpc)
 {
     for (size_t i = 0; i < grpc->slot_count; i++) {
-        if (grpc->connections[i].server && grpc->connections[i].is_dirty) {
-            flush_connection(&grpc->connections[i]);
+        struct grpc_connection *connection = &grpc->connections[i];
+        if (connection->server &&
+            (connection->is_dirty ||
+             (connection->session && kvb_grpc_session_has_news(connection->session)))) {
+            flush_connection(connection);
         }
     }
 }
@@ -484,8 +500,8 @@ static void refuse_handshake(struct grpc_connection *connection)
     count_handshake(grpc, connection->tls);
     if (kvb_log_limit_due(&grpc->refusals, grpc->now_ns, &count)) {
         kvb_log_write(
-            grpc->options.log, KVB_LOG_WARNING, "grpc", "TLS handshakes refused", "count",
-            KVB_LOG_U64(count), "why", kvb_grpc_tls_reason(connection->tls), NULL);
+            grpc->options.log, KVB_LOG_WARNING, name_of(&grpc->options), "TLS handshakes refused",
+            "count", KVB_LOG_U64(count), "why", kvb_grpc_tls_reason(connection->tls), NULL);
     }
     connection->ending_ns = grpc->now_ns;
     (void)shutdown(connection->fd, SHUT_WR);
@@ -769,13 +785,29 @@ static void close_listener(struct kvb_grpc *grpc)
     grpc->is_listening = false;
 }
 
+static uint64_t drain_ms_of(const struct kvb_grpc *grpc)
+{
+    return grpc->options.drain_ms ? grpc->options.drain_ms : kvb_grpc_stop_ms;
+}
+
 static void begin_to_stop(struct kvb_grpc *grpc)
 {
-    if (!grpc->is_stopping) {
-        grpc->is_stopping = true;
-        grpc->stop_ns = grpc->now_ns + kvb_grpc_stop_ms * KVB_NS_PER_MS;
-        close_listener(grpc);
+    if (grpc->is_stopping) {
+        return;
     }
+    grpc->is_stopping = true;
+    grpc->stop_ns = grpc->now_ns + drain_ms_of(grpc) * KVB_NS_PER_MS;
+    close_listener(grpc);
+    if (!grpc->options.talk) {
+        return;
+    }
+    /* No client may lose what it has begun: its streams go on to their end. */
+    for (size_t i = 0; i < grpc->slot_count; i++) {
+        if (grpc->connections[i].server && grpc->connections[i].phase == CONNECTION_OPEN) {
+            kvb_grpc_session_drain(grpc->connections[i].session);
+        }
+    }
+    grpc->options.talk->on_drain(grpc->options.context);
 }
 
 /* When what was under way is answered, and that was sent. */
@@ -787,7 +819,8 @@ static void end_answered_connections(struct kvb_grpc *grpc)
             drop_connection(connection, END_SILENT);
         } else if (
             connection->server && connection->phase == CONNECTION_OPEN && !connection->calls &&
-            !is_blocked(connection)) {
+            !is_blocked(connection) &&
+            !(grpc->options.talk && kvb_grpc_session_streams(connection->session) > 0)) {
             kvb_grpc_session_end(connection->session);
             end_connection(connection, END_SILENT);
         }
@@ -900,6 +933,9 @@ static uint64_t take_turn(void *context, uint64_t now_ns)
     if (grpc->now_ns >= grpc->next_sweep_ns) {
         sweep_connections(grpc);
     }
+    const uint64_t due_ns = grpc->options.talk
+                                ? grpc->options.talk->on_turn(grpc->options.context, now_ns)
+                                : UINT64_MAX;
     flush_dirty(grpc);
     if (grpc->is_stopping) {
         end_answered_connections(grpc);
@@ -915,7 +951,8 @@ static uint64_t take_turn(void *context, uint64_t now_ns)
         return UINT64_MAX;
     }
     const bool is_watching = watch_sockets(grpc);
-    return has_deadlines(grpc) || !is_watching ? now_ns + sweep_ms * KVB_NS_PER_MS : UINT64_MAX;
+    const uint64_t sweep_ns = now_ns + sweep_ms * KVB_NS_PER_MS;
+    return (has_deadlines(grpc) || !is_watching) && sweep_ns < due_ns ? sweep_ns : due_ns;
 }
 
 static void end_turns(void *context)
@@ -934,7 +971,8 @@ static kvb_status
 grpc_listen_failed(const struct kvb_grpc_options *options, int error, struct kvb_detail *detail)
 {
     kvb_detail_set(
-        detail, "grpc: cannot listen on \"%s\": %s", options->listen, strerrordesc_np(error));
+        detail, "%s: cannot listen on \"%s\": %s", name_of(options), options->listen,
+        strerrordesc_np(error));
     return error == EADDRINUSE || error == EADDRNOTAVAIL ? KVB_IO : KVB_BAD_CONFIG;
 }
 
@@ -1000,7 +1038,7 @@ static kvb_status make_grpc(struct kvb_grpc *grpc)
 
 static kvb_status open_grpc_tls(struct kvb_grpc *grpc, struct kvb_detail *detail)
 {
-    const struct kvb_http_access_options options = { .listener = KVB_LISTENER_GRPC,
+    const struct kvb_http_access_options options = { .listener = grpc->options.listener,
                                                      .security = grpc->options.security,
                                                      .log = grpc->options.log };
     struct kvb_detail why = { .text = "" };
@@ -1041,14 +1079,32 @@ static kvb_status start_grpc(struct kvb_grpc *grpc, struct kvb_detail *detail)
 
 static struct kvb_grpc_gate make_gate(struct kvb_grpc *grpc)
 {
-    return (struct kvb_grpc_gate){ .path = grpc->options.path,
-                                   .max_message_bytes = grpc->options.max_message_bytes,
-                                   .max_under_way = grpc->options.max_under_way,
-                                   .max_held_bytes = kvb_max_grpc_held_bytes,
-                                   .on_request = take_grpc_request,
-                                   .on_gone = note_gone_request,
-                                   .on_status = note_grpc_status,
-                                   .context = grpc };
+    const struct kvb_grpc_talk *talk = grpc->options.talk;
+    struct kvb_grpc_gate gate = {
+        .methods = grpc->options.methods,
+        .method_count = grpc->options.method_count,
+        .max_under_way = grpc->options.max_under_way,
+        .max_streams = kvb_grpc_max_streams,
+        .max_all_streams = SIZE_MAX,
+        .max_held_bytes = kvb_max_grpc_held_bytes,
+        .on_request = take_grpc_request,
+        .on_gone = note_gone_request,
+        .on_status = note_grpc_status,
+        .context = grpc,
+    };
+
+    if (talk) {
+        gate.max_streams = talk->max_streams;
+        gate.max_all_streams = talk->max_all_streams;
+        gate.max_held_bytes = talk->max_held_bytes;
+        gate.expects_resets = true;
+        gate.on_open = talk->on_open;
+        gate.on_message = talk->on_message;
+        gate.on_end = talk->on_end;
+        gate.on_close = talk->on_close;
+        gate.stream_context = grpc->options.context;
+    }
+    return gate;
 }
 
 kvb_status kvb_grpc_start(
@@ -1079,8 +1135,8 @@ kvb_status kvb_grpc_start(
         return status;
     }
     kvb_log_write(
-        options->log, KVB_LOG_INFO, "grpc", "listening", "address", options->listen, "port",
-        kvb_log_number(port, grpc->port), "tls", grpc->tls ? "yes" : "no", NULL);
+        options->log, KVB_LOG_INFO, name_of(options), "listening", "address", options->listen,
+        "port", kvb_log_number(port, grpc->port), "tls", grpc->tls ? "yes" : "no", NULL);
     *out_grpc = grpc;
     return KVB_OK;
 }
@@ -1088,6 +1144,18 @@ kvb_status kvb_grpc_start(
 uint16_t kvb_grpc_port(const struct kvb_grpc *grpc)
 {
     return grpc->port;
+}
+
+void kvb_grpc_wake(struct kvb_grpc *grpc)
+{
+    kvb_job_wake(grpc->job);
+}
+
+struct kvb_grpc_counts kvb_grpc_count(const struct kvb_grpc *grpc)
+{
+    return (struct kvb_grpc_counts){ .connections = grpc->connection_count,
+                                     .streams = grpc->gate.stream_count,
+                                     .held_bytes = grpc->gate.held_bytes };
 }
 
 size_t kvb_grpc_files(void)

@@ -5,6 +5,7 @@
 #include "core/metric.h"
 #include "core/span.h"
 #include "core/status.h"
+#include "daemon/config_parts.h"
 #include "grpc/session.h"
 
 #include <stdbool.h>
@@ -15,15 +16,17 @@ struct kvb_control;
 struct kvb_http_security;
 struct sockaddr_storage;
 
-/* A gRPC server of one unary method, over HTTP/2 (session.h), with TLS where options.security names
- * certificates (tls.h).
+/* A gRPC server of the methods in its table, over HTTP/2 (session.h), with TLS where
+ * options.security names certificates (tls.h).
  *
  *     clients <-->    control thread    --handler()--> the owner's threads
  *                          ^                                  |
  *                          +------------- ring <-- finish() --+
  *
- * A call belongs to the handler until it is finished: the server counts it as under way until then,
- * even if its client is gone.
+ * A unary call belongs to the handler until it is finished: the server counts it as under way until
+ * then, even if its client is gone.  Of methods with messages both ways the owner gets all that
+ * happens, and answers on the control thread; work of other threads it takes up in on_turn(), after
+ * kvb_grpc_wake().
  *
  * Connections: a new one above kvb_max_grpc_connections makes the one go that never completed a
  * request, else the one that is idle longest; when all are busy it is ended itself, with SETTINGS
@@ -72,7 +75,22 @@ enum { kvb_grpc_idle_s = 300, kvb_grpc_stop_ms = 1000, kvb_grpc_handshakes_us = 
 /* KVB_GRPC_LATER: the handler has taken the call and will finish it.  Another status is the answer,
  * without a message, and the call must not be used any more.  message: borrowed. */
 typedef enum kvb_grpc_status (*kvb_grpc_handler)(
-    void *context, struct kvb_grpc_call *call, kvb_span message);
+    void *context, struct kvb_grpc_call *call, size_t method, kvb_span message);
+
+/* What happens on streams with messages both ways: the functions of struct kvb_grpc_gate. */
+struct kvb_grpc_talk {
+    void (*on_open)(void *context, struct kvb_grpc_stream *stream);
+    void (*on_message)(void *context, struct kvb_grpc_stream *stream, struct kvb_buf *message);
+    void (*on_end)(void *context, struct kvb_grpc_stream *stream);
+    void (*on_close)(void *context, struct kvb_grpc_stream *stream);
+    /* Once in each turn, before answers are sent.  Returns when it is due next, monotonic ns. */
+    uint64_t (*on_turn)(void *context, uint64_t now_ns);
+    /* The server stops: streams that are open may go on for drain_ms. */
+    void (*on_drain)(void *context);
+    size_t max_all_streams;
+    uint32_t max_streams; /* of a connection */
+    uint64_t max_held_bytes;
+};
 
 struct kvb_grpc_options {
     struct kvb_control *control;              /* borrowed until the end; its thread runs */
@@ -80,17 +98,20 @@ struct kvb_grpc_options {
     const char *listen;                       /* the same as text, for people */
     const struct kvb_http_security *security; /* NULL, or without cert_file: no TLS; borrowed until
                                                  the end, like all below */
-    const char *path;                         /* of the method */
-    size_t max_message_bytes;
+    enum kvb_listener listener;               /* names the keys and the room in errors and logs */
+    const struct kvb_grpc_method *methods;
+    size_t method_count;
+    const struct kvb_grpc_talk *talk; /* NULL: all methods are unary */
     size_t max_under_way;
     uint64_t grace_ms;        /* 0: kvb_grpc_grace_s, for a first request and for reading */
     uint64_t idle_ms;         /* 0: kvb_grpc_idle_s */
+    uint64_t drain_ms;        /* 0: kvb_grpc_stop_ms */
     unsigned max_connections; /* 0: kvb_max_grpc_connections */
     kvb_grpc_handler handler;
     void *context;
     struct kvb_log *log;
-    struct kvb_metrics *metrics;
-    size_t first_metric; /* of the block above */
+    struct kvb_metrics *metrics; /* NULL: none */
+    size_t first_metric;         /* of the block above */
 };
 
 /* KVB_BAD_CONFIG  listening there is not permitted, or a file of options.security cannot be used;
@@ -106,8 +127,20 @@ uint16_t kvb_grpc_port(const struct kvb_grpc *grpc);
 /* Reads the certificate and its key again: kvb_http_access_reload(). */
 void kvb_grpc_reload(struct kvb_grpc *grpc);
 
-/* Takes no more connections, answers UNAVAILABLE to new requests, waits at most kvb_grpc_stop_ms
- * for calls and clients.  Calls may still be finished.  NULL is fine. */
+/* A turn follows soon.  Any thread. */
+void kvb_grpc_wake(struct kvb_grpc *grpc);
+
+struct kvb_grpc_counts {
+    size_t connections;
+    size_t streams;
+    size_t held_bytes;
+};
+
+/* What is open.  The control thread. */
+struct kvb_grpc_counts kvb_grpc_count(const struct kvb_grpc *grpc);
+
+/* Takes no more connections, answers UNAVAILABLE to new requests, waits at most drain_ms for calls,
+ * streams and clients.  Calls may still be finished.  NULL is fine. */
 void kvb_grpc_stop(struct kvb_grpc *grpc);
 
 /* After kvb_grpc_stop(), when all calls are finished.  NULL is fine. */

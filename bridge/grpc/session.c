@@ -4,6 +4,8 @@
 #include "core/decimal.h"
 #include "core/own.h"
 
+#include <assert.h>
+#include <endian.h>
 #include <nghttp2/nghttp2.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +16,8 @@ enum {
     connection_window_bytes = 4 << 20,
     head_bytes = 5, /* before a message: whether it is compressed, and its length */
     head_is_compressed = 1,
+    early_bytes = 64 << 10, /* of a message, for which memory is there before they come */
+    piece_head_bytes = head_bytes + kvb_grpc_prefix_bytes,
     never_limited = 1 << 30 /* turns off nghttp2's own limit of resets */
 };
 
@@ -21,20 +25,34 @@ enum stream_phase {
     STREAM_HEADER,
     STREAM_BODY,
     STREAM_WORK, /* its answer is due */
+    STREAM_TALK, /* of a method with messages both ways */
     STREAM_SEND, /* answered; the rest of its body is ignored */
     STREAM_RESET /* reset by this side; the reset is not sent yet */
 };
 
-struct grpc_stream {
-    struct grpc_stream *next;
-    struct grpc_stream **at; /* the pointer to this stream in the list */
+/* Bytes that wait to be sent on a stream with messages both ways. */
+struct piece {
+    struct piece *next;
+    uint8_t head[piece_head_bytes]; /* gRPC's, and what the owner has put before the bytes */
+    size_t head_len;
+    kvb_span bytes;        /* in `memory`, in that of a later piece, or static */
+    size_t sent;           /* of the head and the bytes */
+    struct kvb_buf memory; /* owned; it is the last piece that uses it */
+    size_t held_bytes;     /* of the gate's, by that memory */
+};
+
+struct kvb_grpc_stream {
+    struct kvb_grpc_session *session;
+    struct kvb_grpc_stream *next;
+    struct kvb_grpc_stream **at; /* the pointer to this stream in the list */
     int32_t id;
     enum stream_phase phase;
     uint64_t since_ns;    /* when the phase began */
     uint64_t moved_bytes; /* in it */
     size_t held_bytes;    /* of the gate's */
     /* the request */
-    bool is_post, is_grpc, is_known_path, is_timeout_bad;
+    bool is_post, is_grpc, is_timeout_bad;
+    size_t method; /* method_count: none of ours */
     size_t header_bytes;
     uint64_t deadline_ns; /* UINT64_MAX: none */
     uint8_t head[head_bytes];
@@ -45,13 +63,23 @@ struct grpc_stream {
     enum kvb_grpc_status status;
     struct kvb_buf answer;
     size_t sent;
+    /* with messages both ways */
+    void *owner;           /* the caller's */
+    struct piece *pieces;  /* owned; a queue */
+    struct piece **last;   /* where the next one is linked */
+    size_t unopened_bytes; /* received, and not yet returned to the client's window */
+    bool was_opened;       /* on_open() was called, and on_close() is due */
+    bool had_message;
+    bool has_response; /* its headers are submitted */
+    bool is_deferred;  /* nghttp2 does not ask for more bytes */
+    bool is_finishing; /* the status follows the last piece */
 };
 
 struct kvb_grpc_session {
     struct kvb_grpc_gate *gate; /* borrowed */
     void *connection;           /* the caller's */
     nghttp2_session *http2;     /* owned */
-    struct grpc_stream *streams;
+    struct kvb_grpc_stream *streams;
     size_t stream_count;
     size_t held_bytes;
     uint64_t now_ns; /* of the call at hand */
@@ -59,26 +87,48 @@ struct kvb_grpc_session {
     uint64_t resets_ns; /* when the next one was counted */
     double resets_left;
     bool has_failed;
+    bool has_news; /* something was submitted since the last write() */
 };
+
+static const struct kvb_grpc_method *
+method_of(const struct kvb_grpc_session *session, const struct kvb_grpc_stream *stream)
+{
+    return &session->gate->methods[stream->method];
+}
+
+static bool is_talk(const struct kvb_grpc_session *session, const struct kvb_grpc_stream *stream)
+{
+    return stream->method < session->gate->method_count &&
+           method_of(session, stream)->kind == KVB_GRPC_STREAM;
+}
 
 /* ---- Memory ---- */
 
-static void release_bytes(struct kvb_grpc_session *session, struct grpc_stream *stream)
+static void release_bytes(struct kvb_grpc_session *session, struct kvb_grpc_stream *stream)
 {
     session->held_bytes -= stream->held_bytes;
     session->gate->held_bytes -= stream->held_bytes;
     stream->held_bytes = 0;
 }
 
+static bool is_above(const struct kvb_grpc_session *session, size_t more, size_t max)
+{
+    /* A connection may hold as much as is left for all others: half of it alone, and however many
+     * take all that they may, something is left for the next one. */
+    return session->held_bytes + session->gate->held_bytes + 2 * more > max;
+}
+
 /* False: so many bytes are not allowed; nothing has changed. */
-static bool hold_bytes(struct kvb_grpc_session *session, struct grpc_stream *stream, size_t bytes)
+static bool
+hold_bytes(struct kvb_grpc_session *session, struct kvb_grpc_stream *stream, size_t bytes)
 {
     struct kvb_grpc_gate *gate = session->gate;
     const size_t more = bytes > stream->held_bytes ? bytes - stream->held_bytes : 0;
+    /* Whoever owns a stream with messages both ways is told when it is crowded, and has as much
+     * again to pass on what there is. */
+    const size_t times = is_talk(session, stream) ? 2 : 1;
 
-    /* A connection may hold as much as is left for all others: half of it alone, and however many
-     * take all that they may, something is left for the next one. */
-    if (more > 0 && session->held_bytes + gate->held_bytes + 2 * more > gate->max_held_bytes) {
+    if (more > 0 && is_above(session, more, times * gate->max_held_bytes)) {
         return false;
     }
     release_bytes(session, stream);
@@ -88,27 +138,57 @@ static bool hold_bytes(struct kvb_grpc_session *session, struct grpc_stream *str
     return true;
 }
 
-static void free_stream(struct kvb_grpc_session *session, struct grpc_stream *stream)
+static void
+release_some(struct kvb_grpc_session *session, struct kvb_grpc_stream *stream, size_t bytes)
+{
+    const size_t some = bytes < stream->held_bytes ? bytes : stream->held_bytes;
+
+    stream->held_bytes -= some;
+    session->held_bytes -= some;
+    session->gate->held_bytes -= some;
+}
+
+static void free_first_piece(struct kvb_grpc_session *session, struct kvb_grpc_stream *stream)
+{
+    struct piece *piece = stream->pieces;
+
+    stream->pieces = piece->next;
+    if (!stream->pieces) {
+        stream->last = &stream->pieces;
+    }
+    release_some(session, stream, piece->held_bytes);
+    kvb_buf_done(&piece->memory);
+    free(piece);
+}
+
+static void free_stream(struct kvb_grpc_session *session, struct kvb_grpc_stream *stream)
 {
     *stream->at = stream->next;
     if (stream->next) {
         stream->next->at = stream->at;
     }
     session->stream_count--;
+    session->gate->stream_count--;
+    while (stream->pieces) {
+        free_first_piece(session, stream);
+    }
     release_bytes(session, stream);
     kvb_buf_done(&stream->message);
     kvb_buf_done(&stream->answer);
     free(stream);
 }
 
-static struct grpc_stream *new_stream(struct kvb_grpc_session *session, int32_t id)
+static struct kvb_grpc_stream *new_stream(struct kvb_grpc_session *session, int32_t id)
 {
-    struct grpc_stream *stream = calloc(1, sizeof *stream);
+    struct kvb_grpc_stream *stream = calloc(1, sizeof *stream);
 
     if (!stream) {
         return NULL;
     }
+    stream->session = session;
     stream->id = id;
+    stream->method = session->gate->method_count;
+    stream->last = &stream->pieces;
     stream->since_ns = session->now_ns;
     stream->deadline_ns = UINT64_MAX;
     stream->next = session->streams;
@@ -118,13 +198,14 @@ static struct grpc_stream *new_stream(struct kvb_grpc_session *session, int32_t 
     }
     session->streams = stream;
     session->stream_count++;
+    session->gate->stream_count++;
     return stream;
 }
 
 /* ---- Answers ---- */
 
 static void enter_stream_phase(
-    const struct kvb_grpc_session *session, struct grpc_stream *stream, enum stream_phase phase)
+    const struct kvb_grpc_session *session, struct kvb_grpc_stream *stream, enum stream_phase phase)
 {
     stream->phase = phase;
     stream->since_ns = session->now_ns;
@@ -133,12 +214,13 @@ static void enter_stream_phase(
 
 /* For a stream whose answer found no memory, or whose client does not read it. */
 static void
-reset_stream(struct kvb_grpc_session *session, struct grpc_stream *stream, uint32_t code)
+reset_stream(struct kvb_grpc_session *session, struct kvb_grpc_stream *stream, uint32_t code)
 {
-    if (stream->phase <= STREAM_BODY) {
+    if (stream->phase <= STREAM_BODY || stream->phase == STREAM_TALK) {
         session->gate->on_status(session->gate->context, KVB_GRPC_LATER);
     }
     enter_stream_phase(session, stream, STREAM_RESET);
+    session->has_news = true;
     /* out of memory: the stream stays open until its connection is closed */
     (void)nghttp2_submit_rst_stream(session->http2, NGHTTP2_FLAG_NONE, stream->id, code);
 }
@@ -177,7 +259,7 @@ static ssize_t read_answer(
     nghttp2_session *http2, int32_t id, uint8_t *out, size_t len, uint32_t *flags,
     nghttp2_data_source *source, void *context)
 {
-    struct grpc_stream *stream = source->ptr;
+    struct kvb_grpc_stream *stream = source->ptr;
     const size_t left = stream->answer.len - stream->sent;
     const size_t part = left < len ? left : len;
 
@@ -194,7 +276,7 @@ static ssize_t read_answer(
     return (ssize_t)part;
 }
 
-static int submit_message(struct kvb_grpc_session *session, struct grpc_stream *stream)
+static int submit_message(struct kvb_grpc_session *session, struct kvb_grpc_stream *stream)
 {
     const nghttp2_nv headers[] = { make_nv(":status", "200"),
                                    make_nv("content-type", "application/grpc") };
@@ -206,7 +288,7 @@ static int submit_message(struct kvb_grpc_session *session, struct grpc_stream *
 }
 
 /* An answer without a message: its headers are its trailers. */
-static int submit_trailers_only(struct kvb_grpc_session *session, struct grpc_stream *stream)
+static int submit_trailers_only(struct kvb_grpc_session *session, struct kvb_grpc_stream *stream)
 {
     char number[12];
 
@@ -218,14 +300,14 @@ static int submit_trailers_only(struct kvb_grpc_session *session, struct grpc_st
         session->http2, stream->id, headers, KVB_COUNT_OF(headers), NULL);
 }
 
-static void begin_to_send(struct kvb_grpc_session *session, struct grpc_stream *stream)
+static void begin_to_send(struct kvb_grpc_session *session, struct kvb_grpc_stream *stream)
 {
     kvb_buf_done(&stream->message);
     enter_stream_phase(session, stream, STREAM_SEND);
 }
 
 static void refuse_request(
-    struct kvb_grpc_session *session, struct grpc_stream *stream, enum kvb_grpc_status status)
+    struct kvb_grpc_session *session, struct kvb_grpc_stream *stream, enum kvb_grpc_status status)
 {
     begin_to_send(session, stream);
     release_bytes(session, stream);
@@ -237,8 +319,8 @@ static void refuse_request(
 }
 
 /* Answers a client that does not speak gRPC. */
-static void
-refuse_http(struct kvb_grpc_session *session, struct grpc_stream *stream, const char *http_status)
+static void refuse_http(
+    struct kvb_grpc_session *session, struct kvb_grpc_stream *stream, const char *http_status)
 {
     const nghttp2_nv headers[] = { make_nv(":status", http_status) };
 
@@ -249,15 +331,23 @@ refuse_http(struct kvb_grpc_session *session, struct grpc_stream *stream, const 
     }
 }
 
+/* Of a message with so many bytes, which are fewer than 4 GiB. */
+static void write_head(uint8_t head[head_bytes], size_t bytes)
+{
+    const uint32_t length = htobe32((uint32_t)bytes);
+
+    head[0] = 0; /* not compressed */
+    memcpy(head + 1, &length, sizeof length);
+}
+
 /* KVB_TOO_LARGE, KVB_NO_MEMORY: nothing is changed. */
 static kvb_status
-copy_answer(struct kvb_grpc_session *session, struct grpc_stream *stream, kvb_span message)
+copy_answer(struct kvb_grpc_session *session, struct kvb_grpc_stream *stream, kvb_span message)
 {
     const size_t bytes = head_bytes + message.len;
-    const uint8_t head[head_bytes] = { 0, (uint8_t)(message.len >> 24),
-                                       (uint8_t)(message.len >> 16), (uint8_t)(message.len >> 8),
-                                       (uint8_t)message.len };
+    uint8_t head[head_bytes];
 
+    write_head(head, message.len);
     if (message.len > UINT32_MAX || !hold_bytes(session, stream, bytes)) {
         return KVB_TOO_LARGE;
     }
@@ -268,7 +358,7 @@ copy_answer(struct kvb_grpc_session *session, struct grpc_stream *stream, kvb_sp
 }
 
 static void
-send_message(struct kvb_grpc_session *session, struct grpc_stream *stream, kvb_span message)
+send_message(struct kvb_grpc_session *session, struct kvb_grpc_stream *stream, kvb_span message)
 {
     begin_to_send(session, stream);
     if (copy_answer(session, stream, message) != KVB_OK) {
@@ -286,9 +376,10 @@ void kvb_grpc_session_answer(
     struct kvb_grpc_session *session, int32_t stream, enum kvb_grpc_status status, kvb_span message,
     uint64_t now_ns)
 {
-    struct grpc_stream *found = nghttp2_session_get_stream_user_data(session->http2, stream);
+    struct kvb_grpc_stream *found = nghttp2_session_get_stream_user_data(session->http2, stream);
 
     session->now_ns = now_ns;
+    session->has_news = true;
     if (!found || found->phase != STREAM_WORK) {
         return;
     }
@@ -303,7 +394,7 @@ void kvb_grpc_session_answer(
 
 /* Why a complete request is not passed on; KVB_GRPC_LATER: it is. */
 static enum kvb_grpc_status
-check_request(const struct kvb_grpc_session *session, const struct grpc_stream *stream)
+check_request(const struct kvb_grpc_session *session, const struct kvb_grpc_stream *stream)
 {
     const struct kvb_grpc_gate *gate = session->gate;
 
@@ -317,7 +408,7 @@ check_request(const struct kvb_grpc_session *session, const struct grpc_stream *
     return gate->under_way >= gate->max_under_way ? KVB_GRPC_RESOURCE_EXHAUSTED : KVB_GRPC_LATER;
 }
 
-static void finish_request(struct kvb_grpc_session *session, struct grpc_stream *stream)
+static void finish_request(struct kvb_grpc_session *session, struct kvb_grpc_stream *stream)
 {
     struct kvb_grpc_gate *gate = session->gate;
     enum kvb_grpc_status status = check_request(session, stream);
@@ -330,8 +421,8 @@ static void finish_request(struct kvb_grpc_session *session, struct grpc_stream 
     enter_stream_phase(session, stream, STREAM_WORK);
     gate->under_way++;
     status = gate->on_request(
-        gate->context, session->connection, stream->id, kvb_buf_span(&stream->message),
-        stream->deadline_ns);
+        gate->context, session->connection, stream->id, stream->method,
+        kvb_buf_span(&stream->message), stream->deadline_ns);
     if (status != KVB_GRPC_LATER) {
         gate->under_way--;
         refuse_request(session, stream, status);
@@ -343,7 +434,7 @@ static void finish_request(struct kvb_grpc_session *session, struct grpc_stream 
 
 /* Checks the head of the message, and refuses a message that will not be read. */
 static enum kvb_grpc_status
-check_message_head(const struct kvb_grpc_session *session, struct grpc_stream *stream)
+check_message_head(const struct kvb_grpc_session *session, struct kvb_grpc_stream *stream)
 {
     const uint8_t *head = stream->head;
 
@@ -355,7 +446,7 @@ check_message_head(const struct kvb_grpc_session *session, struct grpc_stream *s
     if (head[0] == head_is_compressed) {
         return KVB_GRPC_UNIMPLEMENTED;
     }
-    if (stream->message_bytes > session->gate->max_message_bytes) {
+    if (stream->message_bytes > method_of(session, stream)->max_message_bytes) {
         return KVB_GRPC_OUT_OF_RANGE;
     }
     kvb_buf_init(&stream->message, stream->message_bytes);
@@ -363,7 +454,8 @@ check_message_head(const struct kvb_grpc_session *session, struct grpc_stream *s
 }
 
 static enum kvb_grpc_status append_message(
-    struct kvb_grpc_session *session, struct grpc_stream *stream, const uint8_t *bytes, size_t len)
+    struct kvb_grpc_session *session, struct kvb_grpc_stream *stream, const uint8_t *bytes,
+    size_t len)
 {
     if (len > stream->message_bytes - stream->message.len) {
         return KVB_GRPC_INVALID_ARGUMENT; /* more than one message */
@@ -375,7 +467,8 @@ static enum kvb_grpc_status append_message(
 }
 
 static enum kvb_grpc_status take_body_bytes(
-    struct kvb_grpc_session *session, struct grpc_stream *stream, const uint8_t *bytes, size_t len)
+    struct kvb_grpc_session *session, struct kvb_grpc_stream *stream, const uint8_t *bytes,
+    size_t len)
 {
     const size_t missing = head_bytes - stream->head_len;
     const size_t taken = missing < len ? missing : len;
@@ -391,9 +484,236 @@ static enum kvb_grpc_status take_body_bytes(
     return taken < len ? append_message(session, stream, bytes + taken, len - taken) : KVB_GRPC_OK;
 }
 
+/* ---- Messages both ways ---- */
+
+/* Hands over the message that is complete; the next one begins. */
+static void deliver_message(struct kvb_grpc_session *session, struct kvb_grpc_stream *stream)
+{
+    struct kvb_buf message = stream->message;
+
+    stream->message = (struct kvb_buf){ 0 };
+    stream->head_len = 0;
+    stream->had_message = true;
+    stream->since_ns = session->now_ns;
+    session->requested_ns = session->now_ns;
+    const size_t bytes = message.len;
+    session->gate->on_message(session->gate->stream_context, stream, &message);
+    if (message.data) { /* not taken */
+        release_some(session, stream, bytes);
+        kvb_buf_done(&message);
+    }
+}
+
+static enum kvb_grpc_status take_talk_bytes(
+    struct kvb_grpc_session *session, struct kvb_grpc_stream *stream, const uint8_t *bytes,
+    size_t len)
+{
+    /* Ends: each round takes a byte.  An answer may have ended the stream. */
+    while (len > 0 && stream->phase == STREAM_TALK) {
+        if (stream->head_len < head_bytes) {
+            stream->head[stream->head_len++] = *bytes++;
+            len--;
+            if (stream->head_len < head_bytes) {
+                continue;
+            }
+            const enum kvb_grpc_status status = check_message_head(session, stream);
+            if (status != KVB_GRPC_OK) {
+                return status;
+            }
+            const size_t early =
+                stream->message_bytes < early_bytes ? stream->message_bytes : early_bytes;
+            if (kvb_buf_reserve(&stream->message, early) != KVB_OK) {
+                return KVB_GRPC_RESOURCE_EXHAUSTED;
+            }
+        }
+        const size_t missing = stream->message_bytes - stream->message.len;
+        const size_t part = missing < len ? missing : len;
+        if (!hold_bytes(session, stream, stream->held_bytes + part) ||
+            kvb_buf_append(&stream->message, bytes, part) != KVB_OK) {
+            return KVB_GRPC_RESOURCE_EXHAUSTED;
+        }
+        bytes += part;
+        len -= part;
+        if (stream->message.len == stream->message_bytes) {
+            deliver_message(session, stream);
+        }
+    }
+    return KVB_GRPC_OK;
+}
+
+/* The client may send as much more.  While bytes for it wait, it may not: what comes in has to go
+ * out first. */
+static void open_window(struct kvb_grpc_session *session, struct kvb_grpc_stream *stream)
+{
+    if (!stream->pieces && stream->unopened_bytes > 0) {
+        /* Out of memory: the connection is closed by the next call that needs some. */
+        (void)nghttp2_session_consume_stream(session->http2, stream->id, stream->unopened_bytes);
+        stream->unopened_bytes = 0;
+        session->has_news = true;
+    }
+}
+
+static ssize_t read_pieces(
+    nghttp2_session *http2, int32_t id, uint8_t *out, size_t len, uint32_t *flags,
+    nghttp2_data_source *source, void *context)
+{
+    struct kvb_grpc_stream *stream = source->ptr;
+    struct kvb_grpc_session *session = context;
+    size_t at = 0;
+
+    while (stream->pieces && at < len) {
+        struct piece *piece = stream->pieces;
+        const bool is_head = piece->sent < piece->head_len;
+        const uint8_t *from = is_head ? piece->head + piece->sent
+                                      : piece->bytes.data + (piece->sent - piece->head_len);
+        const size_t left = is_head ? piece->head_len - piece->sent
+                                    : piece->bytes.len - (piece->sent - piece->head_len);
+        const size_t part = left < len - at ? left : len - at;
+        if (part > 0) {
+            memcpy(out + at, from, part);
+        }
+        at += part;
+        piece->sent += part;
+        stream->moved_bytes += part;
+        if (piece->sent == piece->head_len + piece->bytes.len) {
+            free_first_piece(session, stream);
+        }
+    }
+    open_window(session, stream);
+    if (!stream->pieces && stream->is_finishing) {
+        *flags |= NGHTTP2_DATA_FLAG_EOF | NGHTTP2_DATA_FLAG_NO_END_STREAM;
+        if (submit_status(http2, id, stream->status) != KVB_OK) {
+            return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
+        }
+    } else if (at == 0) {
+        stream->is_deferred = true;
+        return NGHTTP2_ERR_DEFERRED;
+    }
+    return (ssize_t)at;
+}
+
+/* Has nghttp2 ask for the pieces. */
+static kvb_status wake_stream(struct kvb_grpc_stream *stream)
+{
+    struct kvb_grpc_session *session = stream->session;
+    int status = 0;
+
+    session->has_news = true;
+    if (!stream->has_response) {
+        const nghttp2_nv headers[] = { make_nv(":status", "200"),
+                                       make_nv("content-type", "application/grpc") };
+        const nghttp2_data_provider pieces = { .source = { .ptr = stream },
+                                               .read_callback = read_pieces };
+        status = nghttp2_submit_response(
+            session->http2, stream->id, headers, KVB_COUNT_OF(headers), &pieces);
+        stream->has_response = status == 0;
+    } else if (stream->is_deferred) {
+        stream->is_deferred = false;
+        status = nghttp2_session_resume_data(session->http2, stream->id);
+    }
+    return status == 0 ? KVB_OK : KVB_NO_MEMORY;
+}
+
+static struct piece *new_piece(kvb_span prefix, kvb_span bytes)
+{
+    assert(prefix.len <= kvb_grpc_prefix_bytes && bytes.len < UINT32_MAX - prefix.len);
+    struct piece *piece = calloc(1, sizeof *piece);
+
+    if (piece) {
+        write_head(piece->head, prefix.len + bytes.len);
+        if (prefix.len > 0) {
+            memcpy(piece->head + head_bytes, prefix.data, prefix.len);
+        }
+        piece->head_len = head_bytes + prefix.len;
+        piece->bytes = bytes;
+    }
+    return piece;
+}
+
+static kvb_status queue_piece(struct kvb_grpc_stream *stream, struct piece *piece)
+{
+    *stream->last = piece;
+    stream->last = &piece->next;
+    return wake_stream(stream);
+}
+
+kvb_status kvb_grpc_stream_send(
+    struct kvb_grpc_stream *stream, kvb_span prefix, kvb_span bytes, struct kvb_buf *memory)
+{
+    struct piece *piece = stream->phase == STREAM_TALK ? new_piece(prefix, bytes) : NULL;
+
+    if (!piece) {
+        return stream->phase == STREAM_TALK ? KVB_NO_MEMORY : KVB_CLOSED;
+    }
+    if (memory) {
+        piece->held_bytes = memory->len;
+        piece->memory = *memory;
+        *memory = (struct kvb_buf){ 0 };
+    }
+    return queue_piece(stream, piece);
+}
+
+kvb_status kvb_grpc_stream_send_copy(struct kvb_grpc_stream *stream, kvb_span message)
+{
+    struct kvb_buf copy;
+
+    kvb_buf_init(&copy, message.len);
+    KVB_TRY(kvb_buf_append(&copy, message.data, message.len));
+    struct piece *piece =
+        stream->phase == STREAM_TALK ? new_piece((kvb_span){ 0 }, kvb_buf_span(&copy)) : NULL;
+    if (!piece) {
+        kvb_buf_done(&copy);
+        return stream->phase == STREAM_TALK ? KVB_NO_MEMORY : KVB_CLOSED;
+    }
+    piece->memory = copy; /* small: not counted */
+    return queue_piece(stream, piece);
+}
+
+void kvb_grpc_stream_drop(struct kvb_grpc_stream *stream, struct kvb_buf *message)
+{
+    release_some(stream->session, stream, message->len);
+    kvb_buf_done(message);
+}
+
+void kvb_grpc_stream_finish(struct kvb_grpc_stream *stream, enum kvb_grpc_status status)
+{
+    struct kvb_grpc_session *session = stream->session;
+
+    if (stream->phase != STREAM_TALK) {
+        return;
+    }
+    if (!stream->has_response) {
+        refuse_request(session, stream, status);
+        session->has_news = true;
+        return;
+    }
+    enter_stream_phase(session, stream, STREAM_SEND);
+    stream->status = status;
+    stream->is_finishing = true;
+    session->gate->on_status(session->gate->context, status);
+    if (wake_stream(stream) != KVB_OK) {
+        reset_stream(session, stream, NGHTTP2_ENHANCE_YOUR_CALM);
+    }
+}
+
+void kvb_grpc_stream_set_owner(struct kvb_grpc_stream *stream, void *owner)
+{
+    stream->owner = owner;
+}
+
+void *kvb_grpc_stream_owner(const struct kvb_grpc_stream *stream)
+{
+    return stream->owner;
+}
+
+bool kvb_grpc_stream_is_crowded(const struct kvb_grpc_stream *stream)
+{
+    return is_above(stream->session, 0, stream->session->gate->max_held_bytes);
+}
+
 /* ---- What nghttp2 calls ---- */
 
-static struct grpc_stream *grpc_stream_of(nghttp2_session *http2, int32_t id)
+static struct kvb_grpc_stream *grpc_stream_of(nghttp2_session *http2, int32_t id)
 {
     return nghttp2_session_get_stream_user_data(http2, id);
 }
@@ -405,9 +725,10 @@ static int on_begin_headers(nghttp2_session *http2, const nghttp2_frame *frame, 
     if (frame->hd.type != NGHTTP2_HEADERS || frame->headers.cat != NGHTTP2_HCAT_REQUEST) {
         return 0;
     }
-    struct grpc_stream *stream = session->stream_count < kvb_grpc_max_streams
-                                     ? new_stream(session, frame->hd.stream_id)
-                                     : NULL;
+    const struct kvb_grpc_gate *gate = session->gate;
+    const bool has_room =
+        session->stream_count < gate->max_streams && gate->stream_count < gate->max_all_streams;
+    struct kvb_grpc_stream *stream = has_room ? new_stream(session, frame->hd.stream_id) : NULL;
     if (!stream) {
         /* out of memory, too: nghttp2 resets it by itself */
         (void)nghttp2_submit_rst_stream(
@@ -427,7 +748,7 @@ static bool is_grpc_type(kvb_span value)
            (value.len == len || value.data[len] == '+' || value.data[len] == ';');
 }
 
-static void take_timeout(struct grpc_stream *stream, kvb_span value)
+static void take_timeout(struct kvb_grpc_stream *stream, kvb_span value)
 {
     uint64_t timeout_ns = 0;
 
@@ -437,14 +758,24 @@ static void take_timeout(struct grpc_stream *stream, kvb_span value)
     }
 }
 
+static size_t method_named(const struct kvb_grpc_gate *gate, kvb_span path)
+{
+    size_t at = 0;
+
+    while (at < gate->method_count && !kvb_span_is(path, gate->methods[at].path)) {
+        at++;
+    }
+    return at;
+}
+
 static void take_header(
-    const struct kvb_grpc_session *session, struct grpc_stream *stream, kvb_span name,
+    const struct kvb_grpc_session *session, struct kvb_grpc_stream *stream, kvb_span name,
     kvb_span value)
 {
     if (kvb_span_is(name, ":method")) {
         stream->is_post = kvb_span_is(value, "POST");
     } else if (kvb_span_is(name, ":path")) {
-        stream->is_known_path = kvb_span_is(value, session->gate->path);
+        stream->method = method_named(session->gate, value);
     } else if (kvb_span_is(name, "content-type")) {
         stream->is_grpc = is_grpc_type(value);
     } else if (kvb_span_is(name, "grpc-timeout")) {
@@ -457,7 +788,7 @@ static int on_header(
     const uint8_t *value, size_t value_len, uint8_t flags, void *context)
 {
     struct kvb_grpc_session *session = context;
-    struct grpc_stream *stream = grpc_stream_of(http2, frame->hd.stream_id);
+    struct kvb_grpc_stream *stream = grpc_stream_of(http2, frame->hd.stream_id);
 
     (void)flags;
     if (!stream) {
@@ -474,15 +805,19 @@ static int on_header(
     return 0;
 }
 
-static void finish_header(struct kvb_grpc_session *session, struct grpc_stream *stream)
+static void finish_header(struct kvb_grpc_session *session, struct kvb_grpc_stream *stream)
 {
     enter_stream_phase(session, stream, STREAM_BODY);
     if (!stream->is_post) {
         refuse_http(session, stream, "405");
     } else if (!stream->is_grpc) {
         refuse_http(session, stream, "415");
-    } else if (!stream->is_known_path) {
+    } else if (stream->method == session->gate->method_count) {
         refuse_request(session, stream, KVB_GRPC_UNIMPLEMENTED);
+    } else if (is_talk(session, stream)) {
+        enter_stream_phase(session, stream, STREAM_TALK);
+        stream->was_opened = true;
+        session->gate->on_open(session->gate->stream_context, stream);
     }
 }
 
@@ -491,17 +826,28 @@ static int on_data(
     void *context)
 {
     struct kvb_grpc_session *session = context;
-    struct grpc_stream *stream = grpc_stream_of(http2, id);
+    struct kvb_grpc_stream *stream = grpc_stream_of(http2, id);
 
     (void)flags;
-    if (!stream || stream->phase != STREAM_BODY) {
+    /* No stream may stop the others of its connection; its own window opens when its bytes are
+     * out of the way. */
+    (void)nghttp2_session_consume_connection(http2, len); /* out of memory: as in open_window() */
+    if (!stream) {
         return 0;
     }
+    stream->unopened_bytes += len;
     stream->moved_bytes += len;
-    const enum kvb_grpc_status status = take_body_bytes(session, stream, bytes, len);
-    if (status != KVB_GRPC_OK) {
-        refuse_request(session, stream, status);
+    if (stream->phase == STREAM_BODY || stream->phase == STREAM_TALK) {
+        const enum kvb_grpc_status status = stream->phase == STREAM_BODY
+                                                ? take_body_bytes(session, stream, bytes, len)
+                                                : take_talk_bytes(session, stream, bytes, len);
+        if (status != KVB_GRPC_OK && stream->has_response) {
+            reset_stream(session, stream, NGHTTP2_ENHANCE_YOUR_CALM);
+        } else if (status != KVB_GRPC_OK) {
+            refuse_request(session, stream, status);
+        }
     }
+    open_window(session, stream);
     return 0;
 }
 
@@ -525,20 +871,22 @@ static void count_reset(struct kvb_grpc_session *session)
 }
 
 static void take_stream_frame(
-    struct kvb_grpc_session *session, struct grpc_stream *stream, const nghttp2_frame *frame)
+    struct kvb_grpc_session *session, struct kvb_grpc_stream *stream, const nghttp2_frame *frame)
 {
     if (frame->hd.type == NGHTTP2_HEADERS && stream->phase == STREAM_HEADER) {
         finish_header(session, stream);
     }
     if ((frame->hd.flags & NGHTTP2_FLAG_END_STREAM) && stream->phase == STREAM_BODY) {
         finish_request(session, stream);
+    } else if ((frame->hd.flags & NGHTTP2_FLAG_END_STREAM) && stream->phase == STREAM_TALK) {
+        session->gate->on_end(session->gate->stream_context, stream);
     }
 }
 
 static int on_frame_received(nghttp2_session *http2, const nghttp2_frame *frame, void *context)
 {
     struct kvb_grpc_session *session = context;
-    struct grpc_stream *stream = NULL;
+    struct kvb_grpc_stream *stream = NULL;
 
     switch (frame->hd.type) {
     case NGHTTP2_HEADERS:
@@ -549,7 +897,12 @@ static int on_frame_received(nghttp2_session *http2, const nghttp2_frame *frame,
         }
         break;
     case NGHTTP2_RST_STREAM:
-        count_reset(session);
+        /* Envoy resets each stream at its end.  Before its first message it is abuse: a stream was
+         * made for nothing. */
+        stream = grpc_stream_of(http2, frame->hd.stream_id);
+        if (!session->gate->expects_resets || (stream && !stream->had_message)) {
+            count_reset(session);
+        }
         break;
     default:
         break;
@@ -561,9 +914,10 @@ static int on_frame_received(nghttp2_session *http2, const nghttp2_frame *frame,
 static int on_frame_sent(nghttp2_session *http2, const nghttp2_frame *frame, void *context)
 {
     struct kvb_grpc_session *session = context;
-    const struct grpc_stream *stream = NULL;
+    const struct kvb_grpc_stream *stream = NULL;
 
     if (frame->hd.type == NGHTTP2_GOAWAY &&
+        frame->goaway.error_code != NGHTTP2_NO_ERROR &&       /* that of kvb_grpc_session_drain() */
         frame->goaway.error_code != NGHTTP2_REFUSED_STREAM) { /* that of kvb_grpc_session_end() */
         session->has_failed = true;
     }
@@ -577,22 +931,26 @@ static int on_frame_sent(nghttp2_session *http2, const nghttp2_frame *frame, voi
     return 0;
 }
 
-static void end_stream(struct kvb_grpc_session *session, struct grpc_stream *stream)
+static void end_stream(struct kvb_grpc_session *session, struct kvb_grpc_stream *stream)
 {
     const struct kvb_grpc_gate *gate = session->gate;
 
     if (stream->phase == STREAM_WORK) {
         gate->on_gone(gate->context, session->connection, stream->id);
     }
-    if (stream->phase <= STREAM_WORK) {
+    if (stream->phase <= STREAM_TALK) {
         gate->on_status(gate->context, KVB_GRPC_LATER);
+    }
+    stream->phase = STREAM_RESET; /* its owner may not send any more */
+    if (stream->was_opened) {
+        gate->on_close(gate->stream_context, stream);
     }
     free_stream(session, stream);
 }
 
 static int on_stream_close(nghttp2_session *http2, int32_t id, uint32_t code, void *context)
 {
-    struct grpc_stream *stream = grpc_stream_of(http2, id);
+    struct kvb_grpc_stream *stream = grpc_stream_of(http2, id);
 
     (void)code;
     if (stream) {
@@ -647,6 +1005,7 @@ static kvb_status make_http2(struct kvb_grpc_session *session)
     }
     if (status == 0) {
         nghttp2_option_set_no_closed_streams(option, 1);
+        nghttp2_option_set_no_auto_window_update(option, 1); /* see on_data() */
         nghttp2_option_set_stream_reset_rate_limit(option, never_limited, never_limited);
         status = nghttp2_session_server_new3(&session->http2, callbacks, session, option, &memory);
     }
@@ -657,8 +1016,8 @@ static kvb_status make_http2(struct kvb_grpc_session *session)
 
 static kvb_status submit_settings(struct kvb_grpc_session *session)
 {
-    static const nghttp2_settings_entry settings[] = {
-        { NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, kvb_grpc_max_streams },
+    const nghttp2_settings_entry settings[] = {
+        { NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, (uint32_t)session->gate->max_streams },
         { NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, stream_window_bytes },
         { NGHTTP2_SETTINGS_MAX_HEADER_LIST_SIZE, kvb_grpc_max_header_bytes },
     };
@@ -702,7 +1061,7 @@ void kvb_grpc_session_free(struct kvb_grpc_session *session)
     if (!session) {
         return;
     }
-    for (struct grpc_stream *stream = session->streams, *next = NULL; stream; stream = next) {
+    for (struct kvb_grpc_stream *stream = session->streams, *next = NULL; stream; stream = next) {
         next = stream->next;
         end_stream(session, stream);
     }
@@ -735,6 +1094,7 @@ kvb_status kvb_grpc_session_write(
     const uint8_t *bytes = NULL;
 
     session->now_ns = now_ns;
+    session->has_news = false;
     while (out->len < max_bytes) { /* ends, because the bytes to be sent are finite */
         const ssize_t len = nghttp2_session_mem_send(session->http2, &bytes);
         if (len < 0) {
@@ -750,18 +1110,22 @@ kvb_status kvb_grpc_session_write(
 
 /* ---- Time ---- */
 
-static bool is_stream_late(const struct kvb_grpc_session *session, const struct grpc_stream *stream)
+static bool
+is_stream_late(const struct kvb_grpc_session *session, const struct kvb_grpc_stream *stream)
 {
     const uint64_t grace_ns = kvb_grpc_grace_s * KVB_NS_PER_S +
                               stream->moved_bytes / kvb_grpc_bytes_a_second * KVB_NS_PER_S;
 
+    if (stream->phase == STREAM_TALK) {
+        return session->now_ns - stream->since_ns >= kvb_grpc_talk_s * KVB_NS_PER_S;
+    }
     return stream->phase != STREAM_WORK && session->now_ns - stream->since_ns >= grace_ns;
 }
 
 kvb_status kvb_grpc_session_expire(struct kvb_grpc_session *session, uint64_t now_ns)
 {
     session->now_ns = now_ns;
-    for (struct grpc_stream *stream = session->streams; stream; stream = stream->next) {
+    for (struct kvb_grpc_stream *stream = session->streams; stream; stream = stream->next) {
         if (!is_stream_late(session, stream)) {
             continue;
         }
@@ -779,6 +1143,20 @@ void kvb_grpc_session_end(struct kvb_grpc_session *session)
 {
     /* Stream 0 as the last, as above.  Out of memory: the connection is closed without it. */
     (void)nghttp2_session_terminate_session2(session->http2, 0, NGHTTP2_REFUSED_STREAM);
+}
+
+void kvb_grpc_session_drain(struct kvb_grpc_session *session)
+{
+    session->has_news = true;
+    /* Out of memory: the connection is closed without it. */
+    (void)nghttp2_submit_goaway(
+        session->http2, NGHTTP2_FLAG_NONE, nghttp2_session_get_last_proc_stream_id(session->http2),
+        NGHTTP2_NO_ERROR, NULL, 0);
+}
+
+bool kvb_grpc_session_has_news(const struct kvb_grpc_session *session)
+{
+    return session->has_news;
 }
 
 bool kvb_grpc_session_is_finished(const struct kvb_grpc_session *session)

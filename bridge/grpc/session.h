@@ -8,12 +8,19 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* One connection of a gRPC server: HTTP/2 by nghttp2, unary calls of one method.  Bytes that were
- * received go in, requests come out; answers go in, bytes to be sent come out.
+/* One connection of a gRPC server: HTTP/2 by nghttp2, calls of the methods in its gate's table.
+ * Bytes that were received go in, requests come out; answers go in, bytes to be sent come out.
  *
- *     bytes --> receive() --> on_request()      begin ---> BODY ----> WORK ----> SEND ---> closed
- *     answer() --> write() --> bytes            of a stream:  |  refused         ^
- *                                                             +------------------+
+ *     bytes --> receive() --> on_request()      begin --+-> BODY ----> WORK --+-> SEND ---> closed
+ *     answer() --> write() --> bytes            of a    |     |  refused      |    ^
+ *                                               stream: |     +---------------|----+
+ *                                                       +-> TALK -- finish() -+
+ *
+ * A unary call is BODY and WORK.  A method with messages both ways is TALK: on_open(), then
+ * on_message() for each, and on_close() at last; meanwhile its owner sends.  A message that comes
+ * in may go out again without a copy (kvb_grpc_stream_send()).  While bytes of a stream wait to be
+ * sent, the client's window for it stays closed, so no stream piles up what its client does not
+ * read.
  *
  * What a client gets:
  *
@@ -42,6 +49,9 @@
  * Memory: kvb_grpc_max_streams streams, what nghttp2 takes for them, and what the gate allows. */
 struct kvb_grpc_session;
 
+/* A stream with messages both ways. */
+struct kvb_grpc_stream;
+
 /* The numbers are those of gRPC. */
 enum kvb_grpc_status {
     KVB_GRPC_LATER = -1, /* the answer follows */
@@ -56,7 +66,9 @@ enum kvb_grpc_status {
 };
 
 enum {
-    kvb_grpc_max_streams = 64,
+    kvb_grpc_max_streams = 64,  /* where a gate says nothing else */
+    kvb_grpc_prefix_bytes = 32, /* before the bytes of kvb_grpc_stream_send() */
+    kvb_grpc_talk_s = 3600,     /* without a message, on a stream with messages both ways */
     kvb_grpc_max_header_bytes = 32 << 10, /* names and values of one request */
     kvb_grpc_grace_s = 10,
     kvb_grpc_bytes_a_second = 256 << 10,
@@ -64,25 +76,51 @@ enum {
     kvb_grpc_resets_a_second = 500
 };
 
+enum kvb_grpc_kind {
+    KVB_GRPC_UNARY, /* one message each way */
+    KVB_GRPC_STREAM /* messages both ways */
+};
+
+struct kvb_grpc_method {
+    const char *path; /* borrowed */
+    enum kvb_grpc_kind kind;
+    size_t max_message_bytes; /* of a message of the client */
+};
+
 /* What all connections of a server share. */
 struct kvb_grpc_gate {
-    const char *path; /* of the method; borrowed, like context */
-    size_t max_message_bytes;
-    size_t max_under_way;
-    size_t max_held_bytes; /* of bodies and answers; one connection: as much as it leaves */
+    const struct kvb_grpc_method *methods; /* borrowed, like context */
+    size_t method_count;
+    size_t max_under_way; /* unary calls */
+    size_t max_streams;   /* of a connection, as SETTINGS tell */
+    size_t max_all_streams;
+    size_t max_held_bytes; /* of bodies and answers; one connection: as much as it leaves.  Streams
+                              with messages both ways: twice as much */
+    bool expects_resets;   /* clients reset streams at their end: no abuse */
     /* Takes a complete request; message is borrowed for the call.  KVB_GRPC_LATER: answer() will
      * be called, unless on_gone() is first.  Another status is the answer, without a message. */
     enum kvb_grpc_status (*on_request)(
-        void *context, void *connection, int32_t stream, kvb_span message, uint64_t deadline_ns);
+        void *context, void *connection, int32_t stream, size_t method, kvb_span message,
+        uint64_t deadline_ns);
     /* The client reset a stream whose answer is due, or the connection ended: nobody waits for
      * the answer. */
     void (*on_gone)(void *context, void *connection, int32_t stream);
     /* A request got this status; KVB_GRPC_LATER: it ended without one. */
     void (*on_status)(void *context, enum kvb_grpc_status status);
+    /* Of streams with messages both ways; NULL without such a method.  Who takes a message, and
+     * leaves {0}, gives it back by kvb_grpc_stream_send() or _drop().  on_end: the client sends
+     * nothing more.  on_close: the last call for the stream, which is gone when it returns. */
+    void (*on_open)(void *stream_context, struct kvb_grpc_stream *stream);
+    void (*on_message)(
+        void *stream_context, struct kvb_grpc_stream *stream, struct kvb_buf *message);
+    void (*on_end)(void *stream_context, struct kvb_grpc_stream *stream);
+    void (*on_close)(void *stream_context, struct kvb_grpc_stream *stream);
+    void *stream_context; /* of these four */
     void *context;
     /* The gate's own; 0 at first. */
     size_t under_way;
     size_t held_bytes;
+    size_t stream_count;
 };
 
 /* gate and connection, which is the caller's, are borrowed until kvb_grpc_session_free().
@@ -105,6 +143,32 @@ void kvb_grpc_session_answer(
     struct kvb_grpc_session *session, int32_t stream, enum kvb_grpc_status status, kvb_span message,
     uint64_t now_ns);
 
+/* ---- Streams with messages both ways; from on_open() to on_close() ---- */
+
+/* The owner's pointer. */
+void kvb_grpc_stream_set_owner(struct kvb_grpc_stream *stream, void *owner);
+void *kvb_grpc_stream_owner(const struct kvb_grpc_stream *stream);
+
+/* Sends one message: the prefix, which is copied, and the bytes, which are not.  They are static
+ * (memory is NULL), or lie in a message that came in: that is *memory, given with the last bytes
+ * of it that are sent, and taken if it is {0} afterwards.
+ * KVB_CLOSED     it was finished, or is gone
+ * KVB_NO_MEMORY  the stream cannot go on: finish it */
+kvb_status kvb_grpc_stream_send(
+    struct kvb_grpc_stream *stream, kvb_span prefix, kvb_span bytes, struct kvb_buf *memory);
+
+/* Sends a copy of a small message.  Errors as above. */
+kvb_status kvb_grpc_stream_send_copy(struct kvb_grpc_stream *stream, kvb_span message);
+
+/* Frees a message that was taken and is not sent. */
+void kvb_grpc_stream_drop(struct kvb_grpc_stream *stream, struct kvb_buf *message);
+
+/* Ends the stream when all was sent. */
+void kvb_grpc_stream_finish(struct kvb_grpc_stream *stream, enum kvb_grpc_status status);
+
+/* True: max_held_bytes are taken, and nothing more should be kept. */
+bool kvb_grpc_stream_is_crowded(const struct kvb_grpc_stream *stream);
+
 /* Appends what is to be sent, until there is no more or out has about max_bytes.
  * KVB_CLOSED, KVB_NO_MEMORY: the connection cannot go on. */
 kvb_status kvb_grpc_session_write(
@@ -117,6 +181,12 @@ kvb_status kvb_grpc_session_expire(struct kvb_grpc_session *session, uint64_t no
 /* Ends the connection (GOAWAY): requests that are not answered yet, and those that cross it, end
  * as UNAVAILABLE. */
 void kvb_grpc_session_end(struct kvb_grpc_session *session);
+
+/* Says that no more streams are accepted (GOAWAY); those that are open go on. */
+void kvb_grpc_session_drain(struct kvb_grpc_session *session);
+
+/* True: there may be something for kvb_grpc_session_write(), without a received byte. */
+bool kvb_grpc_session_has_news(const struct kvb_grpc_session *session);
 
 /* True when everything was answered and sent, and no more requests are accepted. */
 bool kvb_grpc_session_is_finished(const struct kvb_grpc_session *session);

@@ -9,6 +9,7 @@
 #include "core/limits.h"
 #include "core/log.h"
 #include "core/metric.h"
+#include "core/own.h"
 #include "core/ring.h"
 #include "daemon/http.h"
 #include "grpc/server.h"
@@ -288,13 +289,19 @@ static kvb_status open_aggregator_http(struct kvb_aggregator *aggregator, struct
 static kvb_status open_aggregator_grpc(struct kvb_aggregator *aggregator, struct kvb_detail *detail)
 {
     struct sockaddr_storage address = { 0 };
+    static const struct kvb_grpc_method methods[] = {
+        { .path = "/kv_indexer.v1.KVIndexer/MatchExternalKvPrefix",
+          .kind = KVB_GRPC_UNARY,
+          .max_message_bytes = kvb_max_indexer_bytes },
+    };
     const struct kvb_grpc_options options = {
+        .listener = KVB_LISTENER_GRPC,
         .control = aggregator->control,
         .address = &address,
         .listen = aggregator->config->grpc.listen,
         .security = &aggregator->config->grpc.security,
-        .path = "/kv_indexer.v1.KVIndexer/MatchExternalKvPrefix",
-        .max_message_bytes = kvb_max_indexer_bytes,
+        .methods = methods,
+        .method_count = KVB_COUNT_OF(methods),
         .max_under_way = kvb_max_grpc_under_way,
         .handler = kvb_door_receive_grpc,
         .context = aggregator,

@@ -91,13 +91,15 @@ take_message(kvb_span message, struct kvb_query *query, uint64_t deadline_ns, ui
     return KVB_GRPC_LATER;
 }
 
-static enum kvb_grpc_status
-on_request(void *context, void *from, int32_t stream, kvb_span message, uint64_t deadline_ns)
+static enum kvb_grpc_status on_request(
+    void *context, void *from, int32_t stream, size_t method, kvb_span message,
+    uint64_t deadline_ns)
 {
     struct world *world = context;
     struct connection *connection = from;
     struct kvb_query query = { 0 };
 
+    must(method == 0);
     must(world->gate.under_way <= max_under_way);
     note_once(connection->was_taken, stream);
     const enum kvb_grpc_status status = take_message(message, &query, deadline_ns, world->now_ns);
@@ -383,13 +385,21 @@ static void run_operation(struct world *world, uint8_t operation)
     operations[operation % (sizeof operations / sizeof operations[0])](world);
 }
 
+static const struct kvb_grpc_method methods[] = {
+    { .path = "/kv_indexer.v1.KVIndexer/MatchExternalKvPrefix",
+      .kind = KVB_GRPC_UNARY,
+      .max_message_bytes = max_message },
+};
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct world *world = calloc(1, sizeof *world);
 
     must(world != NULL);
-    world->gate = (struct kvb_grpc_gate){ .path = "/kv_indexer.v1.KVIndexer/MatchExternalKvPrefix",
-                                          .max_message_bytes = max_message,
+    world->gate = (struct kvb_grpc_gate){ .methods = methods,
+                                          .method_count = 1,
+                                          .max_streams = kvb_grpc_max_streams,
+                                          .max_all_streams = SIZE_MAX,
                                           .max_under_way = max_under_way,
                                           .max_held_bytes = max_held,
                                           .on_request = on_request,

@@ -40,4 +40,4 @@ void kvb_door_read_prompts(void *context);
 
 /* On the control thread. */
 enum kvb_grpc_status
-kvb_door_receive_grpc(void *context, struct kvb_grpc_call *call, kvb_span message);
+kvb_door_receive_grpc(void *context, struct kvb_grpc_call *call, size_t method, kvb_span message);

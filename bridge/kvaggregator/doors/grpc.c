@@ -13,12 +13,13 @@
 /* Calls of sgl-routers over gRPC. */
 
 enum kvb_grpc_status
-kvb_door_receive_grpc(void *context, struct kvb_grpc_call *call, kvb_span message)
+kvb_door_receive_grpc(void *context, struct kvb_grpc_call *call, size_t method, kvb_span message)
 {
     struct kvb_aggregator *aggregator = context;
     const char *model = aggregator->config->grpc.model;
     struct kvb_detail why;
 
+    (void)method; /* there is one */
     /* These answers have no states that could say what is missing.  To UNAVAILABLE sgl-router does
      * not fail its user's request, but routes without us. */
     if (kvb_aggregator_not_ready(aggregator, &why)) {

@@ -54,11 +54,13 @@ static void *answer_call(void *context)
     return NULL;
 }
 
-static enum kvb_grpc_status take_call(void *context, struct kvb_grpc_call *call, kvb_span message)
+static enum kvb_grpc_status
+take_call(void *context, struct kvb_grpc_call *call, size_t method, kvb_span message)
 {
     struct scene *scene = context;
     pthread_t thread;
 
+    assert_int_equal(method, 0);
     if (message.len != 4) {
         return KVB_GRPC_INVALID_ARGUMENT;
     }
@@ -91,6 +93,10 @@ static void release_calls(struct scene *scene)
     scene->held_count = 0;
 }
 
+static const struct kvb_grpc_method methods[] = {
+    { .path = "/x.Y/Z", .kind = KVB_GRPC_UNARY, .max_message_bytes = 1 << 20 },
+};
+
 struct limits {
     unsigned max_connections;
     uint64_t grace_ms, idle_ms;
@@ -108,8 +114,9 @@ static void start_scene(struct scene *scene, struct limits limits)
         .control = scene->control,
         .address = &address,
         .listen = "127.0.0.1:0",
-        .path = "/x.Y/Z",
-        .max_message_bytes = 1 << 20,
+        .listener = KVB_LISTENER_GRPC,
+        .methods = methods,
+        .method_count = 1,
         .max_under_way = 4,
         .max_connections = limits.max_connections,
         .grace_ms = limits.grace_ms,

@@ -1,6 +1,7 @@
 #include "kvb_test.h"
 
 #include "core/clock.h"
+#include "core/own.h"
 #include "fail_alloc.h"
 #include "grpc/session.h"
 
@@ -13,6 +14,10 @@
 /* A session and a client of nghttp2, which exchange bytes in memory. */
 
 enum { max_calls = 2048, message_max = 8 << 20, under_way_max = 32, none = -2 };
+
+static const struct kvb_grpc_method methods[] = {
+    { .path = PATH, .kind = KVB_GRPC_UNARY, .max_message_bytes = message_max },
+};
 
 struct call { /* as the client sees it */
     const uint8_t *body;
@@ -43,10 +48,13 @@ struct scene {
     kvb_status received;
 };
 
-static enum kvb_grpc_status
-on_request(void *context, void *connection, int32_t stream, kvb_span message, uint64_t deadline_ns)
+static enum kvb_grpc_status on_request(
+    void *context, void *connection, int32_t stream, size_t method, kvb_span message,
+    uint64_t deadline_ns)
 {
     struct scene *scene = context;
+
+    assert_int_equal(method, 0);
 
     assert_ptr_equal(connection, scene);
     scene->request_bytes = message.len;
@@ -154,8 +162,10 @@ static struct scene *new_scene(void)
     struct scene *scene = calloc(1, sizeof *scene);
 
     assert_non_null(scene);
-    scene->gate = (struct kvb_grpc_gate){ .path = PATH,
-                                          .max_message_bytes = message_max,
+    scene->gate = (struct kvb_grpc_gate){ .methods = methods,
+                                          .method_count = KVB_COUNT_OF(methods),
+                                          .max_streams = kvb_grpc_max_streams,
+                                          .max_all_streams = SIZE_MAX,
                                           .max_under_way = under_way_max,
                                           .max_held_bytes = 64 << 20,
                                           .on_request = on_request,
