@@ -34,8 +34,8 @@ static void compare_headers(kvb_span ours, const ExtProc__HeaderMap *theirs)
     kvb_span values[3];
     bool has_more = false;
 
-    check(kvb_ext_proc_headers_find(ours, names, 3, values, &has_more) == KVB_OK);
-    if (has_more) {
+    /* protobuf-c accepts fields with the number 0, which we refuse as other libraries do. */
+    if (kvb_ext_proc_headers_find(ours, names, 3, values, &has_more) != KVB_OK || has_more) {
         return;
     }
     for (size_t i = 0; i < 3; i++) {
@@ -107,15 +107,18 @@ static void compare_hint(kvb_span metadata, const ExtProc__Metadata *theirs)
             fields = theirs->filter_metadata[i]->value; /* the last one counts */
         }
     }
-    if (kvb_ext_proc_metadata_find(metadata, space, key, &value) != KVB_OK) {
-        check(!find_value(fields, key));
+    kvb_status status = kvb_ext_proc_metadata_find(metadata, space, key, &value);
+    check(status != KVB_NOT_FOUND || !find_value(fields, key));
+    if (status != KVB_OK || kvb_endpoint_hint_of(value, &hint) != KVB_OK) {
         return;
     }
-    check(kvb_endpoint_hint_of(value, &hint) == KVB_OK);
     size_t count = 0;
-    while (kvb_endpoint_hint_next(&hint, &endpoint) == KVB_OK) {
+    while ((status = kvb_endpoint_hint_next(&hint, &endpoint)) == KVB_OK) {
         check(endpoint.len > 0 && !memchr(endpoint.data, ',', endpoint.len));
         count++;
+    }
+    if (status == KVB_BAD_INPUT) {
+        return;
     }
     const size_t expected = count_endpoints(find_value(fields, key));
     check(
