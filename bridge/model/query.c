@@ -46,6 +46,7 @@ void kvb_query_done(struct kvb_query *query)
     free(query->text);
     free(query->selection.worker_ids);
     free(query->selection.addresses);
+    free(query->selection.endpoints);
     *query = (struct kvb_query){ 0 };
 }
 

@@ -35,6 +35,12 @@ struct kvb_selection {
     uint64_t *addresses;  /* owned; kvb_selection_address() of each */
     size_t worker_id_count;
     size_t address_count;
+    /* Of a gateway's request. */
+    bool needs_endpoint;   /* only workers at a literal address */
+    bool has_endpoints;    /* only those among the next */
+    uint64_t *endpoints;   /* owned; sorted hashes of endpoints */
+    size_t endpoint_count; /* 0: none of them is known */
+    uint64_t affinity;     /* a hash of its session; 0: none */
     char first_candidate[kvb_shown_candidate_bytes + 1]; /* the first candidate, for error texts;
                                                             may be truncated */
 };

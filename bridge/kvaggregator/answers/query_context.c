@@ -18,6 +18,7 @@ void kvb_query_context_done(struct kvb_query_context *ctx)
     free(ctx->listing.holders);
     free(ctx->overlaps);
     free(ctx->candidates);
+    free(ctx->endpoints);
     free(ctx->last_turns);
     free(ctx->order);
     free(ctx->hashes);
@@ -27,6 +28,8 @@ void kvb_query_context_done(struct kvb_query_context *ctx)
     ctx->listing = (struct kvb_listing){ 0 };
     ctx->overlaps = NULL;
     ctx->candidates = NULL;
+    ctx->endpoints = NULL;
+    ctx->endpoint_capacity = 0;
     ctx->last_turns = NULL;
     ctx->last_turn_capacity = 0;
     ctx->order = NULL;

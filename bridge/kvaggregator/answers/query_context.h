@@ -4,6 +4,7 @@
 #include "index/block_set.h"
 #include "index/index.h"
 #include "index/usable.h"
+#include "kvaggregator/answers/endpoint.h"
 #include "load/audit.h"
 #include "load/peers.h"
 #include "load/predictions.h"
@@ -112,6 +113,13 @@ enum kvb_audit_left_out {
     KVB_LEFT_OUT_COUNT
 };
 
+/* What was read from a worker's address, and from which. */
+struct kvb_known_endpoint {
+    uint64_t address_hash; /* 0: nothing yet */
+    bool has_any;
+    struct kvb_endpoint endpoint;
+};
+
 struct kvb_query_context {
     struct kvb_prefix_index *index; /* the three: borrowed */
     struct kvb_followers *followers;
@@ -143,6 +151,7 @@ struct kvb_query_context {
     struct kvb_listing listing;
     struct kvb_overlap *overlaps; /* of workers, followed by those of stores */
     struct kvb_route_candidate *candidates;
+    struct kvb_known_endpoint *endpoints; /* by follower number */
     struct kvb_query_head head;
     uint32_t *order;           /* follower numbers, by id */
     uint64_t order_generation; /* generation of the followers then; 0: none yet */
@@ -154,6 +163,7 @@ struct kvb_query_context {
     struct kvb_indexer_match *matches;
     size_t shared_at, shared_count; /* position and count of the stores in overlaps */
     size_t overlap_count, overlap_capacity, order_count, order_capacity, candidate_capacity;
+    size_t endpoint_capacity;
     size_t hash_capacity, name_capacity, sorted_capacity, matches_capacity;
 };
 
