@@ -83,7 +83,15 @@ enum {
     /* a request that a gateway asks about */
     kvb_max_gateway_header_bytes = 96 << 10,
     kvb_max_gateway_hint_endpoints = 8192,
-    kvb_max_gateway_answer_bytes = 4096,  /* one message, without a body that goes back */
+    kvb_max_gateway_chunks = 8192,   /* of a body that wait; half of it: the pick is made */
+    kvb_max_gateway_body = 32 << 20, /* that is read for a pick; above: by load */
+    kvb_max_gateways = 8,            /* listeners */
+    kvb_max_gateway_streams = 16384, /* of one listener */
+    kvb_max_gateway_connection_streams = 4096, /* Envoy's requests fail above it */
+    kvb_max_gateway_held_bytes = 256 << 20,    /* of bodies; above: by load, passed on */
+    kvb_gateway_grace_ms = 60000,              /* for a first request, and for reading */
+    kvb_gateway_idle_ms = 3600000,             /* of a connection without streams */
+    kvb_max_gateway_answer_bytes = 4096,       /* one message, without a body that goes back */
     kvb_max_gateway_echo_bytes = 62000,   /* of a body in one message: Envoy recommends 64 KiB */
     kvb_max_gateway_body_bytes = 1 << 30, /* that a scan can count */
     kvb_max_gateway_body_depth = 256,

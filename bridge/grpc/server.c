@@ -139,6 +139,7 @@ static void note_grpc_status(void *context, enum kvb_grpc_status status)
         [KVB_GRPC_OK] = row_grpc_ok,
         [KVB_GRPC_INVALID_ARGUMENT] = row_grpc_invalid_argument,
         [KVB_GRPC_DEADLINE_EXCEEDED] = row_grpc_deadline_exceeded,
+        [KVB_GRPC_NOT_FOUND] = row_grpc_none, /* of health checks, which are not counted */
         [KVB_GRPC_RESOURCE_EXHAUSTED] = row_grpc_resource_exhausted,
         [KVB_GRPC_OUT_OF_RANGE] = row_grpc_out_of_range,
         [KVB_GRPC_UNIMPLEMENTED] = row_grpc_unimplemented,
@@ -1030,7 +1031,8 @@ static kvb_status make_grpc(struct kvb_grpc *grpc)
     }
     KVB_TRY(kvb_ring_new(grpc->options.max_under_way, free_call, &grpc->finished));
     grpc->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    if (grpc->epoll_fd < 0 || !watch_fd(grpc, kvb_ring_fd(grpc->finished), grpc)) {
+    if (grpc->epoll_fd < 0 || !watch_fd(grpc, kvb_ring_fd(grpc->finished), grpc) ||
+        (grpc->options.work_fd > 0 && !watch_fd(grpc, grpc->options.work_fd, grpc))) {
         return KVB_IO;
     }
     return KVB_OK;
@@ -1144,11 +1146,6 @@ kvb_status kvb_grpc_start(
 uint16_t kvb_grpc_port(const struct kvb_grpc *grpc)
 {
     return grpc->port;
-}
-
-void kvb_grpc_wake(struct kvb_grpc *grpc)
-{
-    kvb_job_wake(grpc->job);
 }
 
 struct kvb_grpc_counts kvb_grpc_count(const struct kvb_grpc *grpc)

@@ -25,8 +25,8 @@ struct sockaddr_storage;
  *
  * A unary call belongs to the handler until it is finished: the server counts it as under way until
  * then, even if its client is gone.  Of methods with messages both ways the owner gets all that
- * happens, and answers on the control thread; work of other threads it takes up in on_turn(), after
- * kvb_grpc_wake().
+ * happens, and answers on the control thread; work of other threads it takes up in on_turn(), when
+ * work_fd is readable.
  *
  * Connections: a new one above kvb_max_grpc_connections makes the one go that never completed a
  * request, else the one that is idle longest; when all are busy it is ended itself, with SETTINGS
@@ -107,6 +107,7 @@ struct kvb_grpc_options {
     uint64_t idle_ms;         /* 0: kvb_grpc_idle_s */
     uint64_t drain_ms;        /* 0: kvb_grpc_stop_ms */
     unsigned max_connections; /* 0: kvb_max_grpc_connections */
+    int work_fd;              /* borrowed; readable: on_turn() has something to do.  0: none */
     kvb_grpc_handler handler;
     void *context;
     struct kvb_log *log;
@@ -126,9 +127,6 @@ uint16_t kvb_grpc_port(const struct kvb_grpc *grpc);
 
 /* Reads the certificate and its key again: kvb_http_access_reload(). */
 void kvb_grpc_reload(struct kvb_grpc *grpc);
-
-/* A turn follows soon.  Any thread. */
-void kvb_grpc_wake(struct kvb_grpc *grpc);
 
 struct kvb_grpc_counts {
     size_t connections;

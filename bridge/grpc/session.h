@@ -58,6 +58,7 @@ enum kvb_grpc_status {
     KVB_GRPC_OK = 0,
     KVB_GRPC_INVALID_ARGUMENT = 3,
     KVB_GRPC_DEADLINE_EXCEEDED = 4,
+    KVB_GRPC_NOT_FOUND = 5, /* only of a handler */
     KVB_GRPC_RESOURCE_EXHAUSTED = 8,
     KVB_GRPC_OUT_OF_RANGE = 11,
     KVB_GRPC_UNIMPLEMENTED = 12,

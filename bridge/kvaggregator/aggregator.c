@@ -19,6 +19,7 @@
 #include "kvaggregator/audit.h"
 #include "kvaggregator/books.h"
 #include "kvaggregator/doors/doors.h"
+#include "kvaggregator/doors/gateway.h"
 #include "kvaggregator/group.h"
 #include "kvaggregator/intake.h"
 #include "kvaggregator/loop.h"
@@ -228,7 +229,8 @@ static kvb_status count_http_connections(
 {
     const size_t grpc = aggregator->config->grpc.listen[0] ? kvb_grpc_files() : 0;
     const size_t tokenizer = aggregator->queries->tokenizer ? kvb_tokenizer_files() : 0;
-    const uint64_t need = kvb_http_files(0, http_threads) + grpc + tokenizer + own_files;
+    const uint64_t need = kvb_http_files(0, http_threads) + grpc + tokenizer + own_files +
+                          kvb_gateways_files(aggregator);
     const uint64_t limit = kvb_file_limit_raise(need);
     const uint64_t missing = limit < need ? need - limit : 0;
 
@@ -343,6 +345,7 @@ static kvb_status start_aggregator(struct kvb_aggregator *aggregator, struct kvb
     atomic_store(&aggregator->loop->turned_ns, kvb_clock_monotonic_ns()); /* for /livez */
     KVB_TRY(open_aggregator_http(aggregator, detail));
     KVB_TRY(open_aggregator_grpc(aggregator, detail));
+    KVB_TRY(kvb_gateways_start(aggregator, detail));
     /* Last: until now only this thread has read bus, subscriptions and ports. */
     return kvb_thread_start(&aggregator->loop->thread, kvb_loop_run, aggregator);
 }
@@ -429,6 +432,7 @@ void kvb_aggregator_reload_files(struct kvb_aggregator *aggregator)
     if (aggregator->grpc) {
         kvb_grpc_reload(aggregator->grpc);
     }
+    kvb_gateways_reload(aggregator->gateways);
 }
 
 kvb_status kvb_aggregator_renew_login(
@@ -468,7 +472,9 @@ static void close_ring(struct kvb_ring *ring)
 
 static void stop_threads(struct kvb_aggregator *aggregator)
 {
-    /* First no query comes any more, while the index thread still answers those that came: other
+    /* Gateways first: they are told, and have answers that run. */
+    kvb_gateways_stop(aggregator);
+    /* Then no query comes any more, while the index thread still answers those that came: other
      * aggregators of the group get the next ones, and the servers wait for their connections. */
     kvb_group_leave(aggregator);
     kvb_http_stop(aggregator->http);
@@ -507,6 +513,7 @@ void kvb_aggregator_stop(struct kvb_aggregator *aggregator)
         (void)close(aggregator->loop->update_fd); /* nothing to lose */
     }
     kvb_grpc_free(aggregator->grpc); /* none of its calls is left */
+    kvb_gateways_free(aggregator->gateways);
     kvb_dashboard_free(aggregator->dashboard);
     kvb_query_context_done(aggregator->ctx);
     kvb_predictions_free(aggregator->predictions);

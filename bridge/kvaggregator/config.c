@@ -16,6 +16,90 @@ enum {
     max_new_queries = max_ring_items - 4096 /* the rest is for those that come again */
 };
 
+static const char *response_name(enum kvb_gateway_response response)
+{
+    return response == KVB_GATEWAY_WATCH ? "watch" : "skip";
+}
+
+static const char *assume_name(enum kvb_gateway_assume assume)
+{
+    static const char *const names[KVB_ASSUME_COUNT] = { [KVB_ASSUME_DUPLEX] = "duplex",
+                                                         [KVB_ASSUME_BUFFERED] = "buffered",
+                                                         [KVB_ASSUME_STREAMED] = "streamed",
+                                                         [KVB_ASSUME_NONE] = "none" };
+
+    return names[assume];
+}
+
+static kvb_status
+take_label(void *field, const char *name, const char *value, struct kvb_detail *detail)
+{
+    return kvb_labels_add(field, name, value, detail);
+}
+
+/* ---- The keys of a gateway ----------------------------------------------------------- */
+
+#define FIELD(field) KVB_CONF_FIELD(struct kvb_gateway_config, field)
+
+/* clang-format off */
+static const struct kvb_conf_key gateway_keys[] = {
+    { "listen", KVB_CONF_STRING, "127.0.0.1:9002", 1, FIELD(listen),
+      .help = "Address and port where Envoy asks, numbers only." },
+    { "insecure", KVB_CONF_BOOL, "false", 0, 0, FIELD(security.insecure),
+      .help = "true: listen may be an address that is not loopback.  Whoever reaches it\n"
+              "learns the engines' addresses, and moves picks." },
+    { "tls.cert_file", KVB_CONF_STRING, "", 0, FIELD(security.cert_file),
+      .help = "PEM file with the server certificate and its chain; empty: without TLS.\n"
+              "This and the next are read again on SIGHUP." },
+    { "tls.key_file", KVB_CONF_STRING, "", 0, FIELD(security.key_file),
+      .help = "PEM file with the private key of that certificate (chmod 0640)." },
+    { "policy", KVB_CONF_STRING, "", 0, FIELD(policy),
+      .help = "As router.policy, for this gateway; empty: that one." },
+    { "labels", KVB_CONF_PAIRS, NULL, 0, 0, FIELD(labels), .take_pair = take_label,
+      .help = "Labels that a worker must have to be picked." },
+    { "endpoints", KVB_CONF_U32, "1", 1, 8, FIELD(endpoints),
+      .help = "How many endpoints an answer names, the best first.  More than one only\n"
+              "where Envoy takes a list (override_host): ORIGINAL_DST refuses it." },
+    { "deadline_ms", KVB_CONF_U32, "100", 1, 60000, FIELD(deadline_ms),
+      .help = "How long a pick waits for the tokens of a text, in ms, after the last byte\n"
+              "of the body; then it is made by what is known, or by load." },
+    { "response", KVB_CONF_ENUM, "watch", 0, KVB_GATEWAY_RESPONSE_COUNT - 1, FIELD(response),
+      .name_of = response_name,
+      .help = "watch: answers what Envoy sends of responses, and learns when they end.\n"
+              "skip: ends the stream when the request is answered." },
+    { "assume", KVB_CONF_ENUM, "duplex", 0, KVB_ASSUME_COUNT - 1, FIELD(assume),
+      .name_of = assume_name,
+      .help = "The mode of bodies where Envoy does not say it (before 1.34)." },
+    { "rank_ports", KVB_CONF_BOOL, "false", 0, 0, FIELD(rank_ports),
+      .help = "true: each rank of a worker has a port of its own, that of its address and\n"
+              "the rank.  false: the rank is in the header x-data-parallel-rank." },
+    { "affinity_header", KVB_CONF_STRING, "", 0, FIELD(affinity_header),
+      .help = "Header with the name of a session, such as x-session-id, in lower case.\n"
+              "Picks by load keep a session on its engine while that is not the most\n"
+              "loaded one.  Empty: none." },
+    { "withdraw_s", KVB_CONF_U32, "5", 0, 300, FIELD(withdraw_s),
+      .help = "At the end: how long it says NOT_SERVING before it stops, in seconds." },
+    { "drain_s", KVB_CONF_U32, "60", 1, 3600, FIELD(drain_s),
+      .help = "At the end: how long answers that run may go on, in seconds." },
+};
+#undef FIELD
+/* clang-format on */
+
+static const struct kvb_conf_table gateway_table = { gateway_keys, KVB_COUNT_OF(gateway_keys),
+                                                     sizeof(struct kvb_gateway_config), NULL, 0 };
+
+enum kvb_body_mode kvb_gateway_assumed_mode(enum kvb_gateway_assume assume)
+{
+    static const enum kvb_body_mode modes[KVB_ASSUME_COUNT] = {
+        [KVB_ASSUME_DUPLEX] = KVB_MODE_DUPLEX,
+        [KVB_ASSUME_BUFFERED] = KVB_MODE_BUFFERED,
+        [KVB_ASSUME_STREAMED] = KVB_MODE_STREAMED,
+        [KVB_ASSUME_NONE] = KVB_MODE_NONE,
+    };
+
+    return modes[assume];
+}
+
 /* ---- The keys: path, type, default, range, field, help ----------------------------- */
 
 #define FIELD(field) KVB_CONF_FIELD(struct kvb_aggregator_config, field)
@@ -128,6 +212,11 @@ static const struct kvb_conf_key keys[] = {
               "without.  This and the next are read again on SIGHUP." },
     { "grpc.tls.key_file", KVB_CONF_STRING, "", 0, FIELD(grpc.security.key_file),
       .help = "PEM file with the private key of that certificate (chmod 0640)." },
+    { "gateway", KVB_CONF_LIST, NULL, 0, kvb_max_gateways, .items = &gateway_table,
+      .offset = offsetof(struct kvb_aggregator_config, gateways),
+      .count_offset = offsetof(struct kvb_aggregator_config, gateway_count),
+      .help = "Where Envoy asks which engine gets a request (an endpoint picker over\n"
+              "ext_proc): ( { listen = \"127.0.0.1:9002\"; } ); a listener for each group." },
     { "tokenize.networks", KVB_CONF_TEXTS, NULL, 0, 0, FIELD(tokenize.networks),
       .take_text = take_tokenize_network,
       .help = "Networks, such as 10.0.0.0/8, of the engines that may be asked for the tokens\n"
@@ -226,6 +315,21 @@ static void check_queue_group(struct kvb_conf *conf, const char *group)
     }
 }
 
+static void check_gateways(struct kvb_conf *conf, const struct kvb_aggregator_config *config)
+{
+    for (size_t i = 0; i < config->gateway_count; i++) {
+        const struct kvb_gateway_config *gateway = &config->gateways[i];
+        enum kvb_route_policy policy = KVB_ROUTE_KV;
+        kvb_config_check_listener(conf, KVB_LISTENER_GATEWAY, gateway->listen, &gateway->security);
+        if (gateway->policy[0] != '\0' &&
+            kvb_route_policy_find(gateway->policy, &policy) != KVB_OK) {
+            kvb_conf_error(
+                conf, "gateway", "policy: \"%.32s\" is unknown; see router.policy",
+                gateway->policy);
+        }
+    }
+}
+
 static void
 check_aggregator_config(struct kvb_conf *conf, const struct kvb_aggregator_config *config)
 {
@@ -237,6 +341,7 @@ check_aggregator_config(struct kvb_conf *conf, const struct kvb_aggregator_confi
     check_queue_group(conf, config->router.queue_group);
     kvb_config_check_listener(conf, KVB_LISTENER_HTTP, config->http, &config->http_security);
     kvb_config_check_listener(conf, KVB_LISTENER_GRPC, config->grpc.listen, &config->grpc.security);
+    check_gateways(conf, config);
     check_default(conf, config);
     check_times(conf, config);
     check_audit(conf, config);

@@ -6,11 +6,45 @@
 #include "daemon/config_parts.h"
 #include "load/route.h"
 #include "load/tracker.h"
+#include "model/labels.h"
+#include "model/query.h"
 #include "model/stream.h"
+#include "wire/gateway/messages.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
+
+enum kvb_gateway_response {
+    KVB_GATEWAY_WATCH, /* answers what Envoy shows of the response */
+    KVB_GATEWAY_SKIP,  /* ends the stream when the request is answered */
+    KVB_GATEWAY_RESPONSE_COUNT
+};
+
+/* The modes of a body that `assume` may name. */
+enum kvb_gateway_assume {
+    KVB_ASSUME_DUPLEX,
+    KVB_ASSUME_BUFFERED,
+    KVB_ASSUME_STREAMED,
+    KVB_ASSUME_NONE,
+    KVB_ASSUME_COUNT
+};
+
+/* A group of `gateway`. */
+struct kvb_gateway_config {
+    char listen[kvb_config_listen_bytes];
+    struct kvb_http_security security; /* `tls` and `insecure` in the file; no token_file */
+    char policy[kvb_policy_bytes + 1]; /* "": router.policy */
+    struct kvb_labels labels;
+    uint32_t endpoints;
+    uint32_t deadline_ms;
+    enum kvb_gateway_response response;
+    enum kvb_gateway_assume assume;
+    bool rank_ports;
+    char affinity_header[64]; /* lower case; "": none */
+    uint32_t withdraw_s;
+    uint32_t drain_s;
+};
 
 /* The configuration of kvaggregator.  --help explains each key, from the table in
  * kvaggregator/config.c; etc/kvaggregator.cfg is an example.  Threads: plain data, constant once it
@@ -64,6 +98,8 @@ struct kvb_aggregator_config {
         char model[kvb_model_bytes + 1];      /* "": the only one */
         struct kvb_http_security security;    /* `tls` and `insecure` in the file; no token_file */
     } grpc;
+    struct kvb_gateway_config *gateways; /* owned */
+    size_t gateway_count;
     struct {
         struct kvb_networks networks; /* empty: off */
         uint32_t deadline_ms;
@@ -73,6 +109,9 @@ struct kvb_aggregator_config {
     struct kvb_http_security http_security;
     struct kvb_log_config log;
 };
+
+/* The mode as in Envoy's messages. */
+enum kvb_body_mode kvb_gateway_assumed_mode(enum kvb_gateway_assume assume);
 
 /* On KVB_OK the caller frees *out_config with kvb_aggregator_config_done().
  * KVB_BAD_CONFIG  *errors, which must be {0} before the call, lists all mistakes

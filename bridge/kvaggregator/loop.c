@@ -9,6 +9,7 @@
 #include "index/index.h"
 #include "kvaggregator/audit.h"
 #include "kvaggregator/books.h"
+#include "kvaggregator/doors/gateway.h"
 #include "kvaggregator/group.h"
 #include "kvaggregator/intake.h"
 #include "kvaggregator/metrics.h"
@@ -115,6 +116,7 @@ static void update_outputs(struct kvb_aggregator *aggregator, uint64_t now_ns)
     kvb_aggregator_update_peers(
         aggregator, kvb_aggregator_not_ready(aggregator, &why) == NULL, now_ns);
     kvb_aggregator_update_audit(aggregator, now_ns);
+    kvb_gateways_count(aggregator, now_ns);
     kvb_aggregator_publish_load(aggregator, now_ns);
     kvb_aggregator_update_metrics(aggregator, now_ns);
     kvb_aggregator_update_dashboard(aggregator, now_ns);

@@ -134,6 +134,38 @@
     X(same_id, GAUGE, "kvb_aggregator_same_id", "", "1 while another aggregator has the id of this one: restart one of them") \
     X(requests_in_flight, GAUGE, "kvb_requests_in_flight", "", "Routed requests that nobody has reported as finished") \
     X(predicted_now, GAUGE, "kvb_predicted_blocks", "", "Blocks that workers are expected to store soon") \
+    X(gateway_by_tokens, COUNTER, "kvb_gateway_requests_total", "by=\"tokens\"", "Requests that gateways asked about, by what the pick was made of: token ids, a text whose tokens an engine or the cache gave, the beginning of a text, load; none: nobody could be picked") \
+    X(gateway_by_text, COUNTER, "kvb_gateway_requests_total", "by=\"text\"", "Requests that gateways asked about, by what the pick was made of: token ids, a text whose tokens an engine or the cache gave, the beginning of a text, load; none: nobody could be picked") \
+    X(gateway_by_prefix, COUNTER, "kvb_gateway_requests_total", "by=\"prefix\"", "Requests that gateways asked about, by what the pick was made of: token ids, a text whose tokens an engine or the cache gave, the beginning of a text, load; none: nobody could be picked") \
+    X(gateway_by_load, COUNTER, "kvb_gateway_requests_total", "by=\"load\"", "Requests that gateways asked about, by what the pick was made of: token ids, a text whose tokens an engine or the cache gave, the beginning of a text, load; none: nobody could be picked") \
+    X(gateway_by_none, COUNTER, "kvb_gateway_requests_total", "by=\"none\"", "Requests that gateways asked about, by what the pick was made of: token ids, a text whose tokens an engine or the cache gave, the beginning of a text, load; none: nobody could be picked") \
+    X(gateway_no_body, COUNTER, "kvb_gateway_reasons_total", "reason=\"no_body\"", "Picks that were not made of all tokens, by reason; tokenize: see kvb_tokenize_failures_total. no_endpoint: answered with 503") \
+    X(gateway_headers_only, COUNTER, "kvb_gateway_reasons_total", "reason=\"headers_only\"", "Picks that were not made of all tokens, by reason; tokenize: see kvb_tokenize_failures_total. no_endpoint: answered with 503") \
+    X(gateway_other_path, COUNTER, "kvb_gateway_reasons_total", "reason=\"other_path\"", "Picks that were not made of all tokens, by reason; tokenize: see kvb_tokenize_failures_total. no_endpoint: answered with 503") \
+    X(gateway_not_json, COUNTER, "kvb_gateway_reasons_total", "reason=\"not_json\"", "Picks that were not made of all tokens, by reason; tokenize: see kvb_tokenize_failures_total. no_endpoint: answered with 503") \
+    X(gateway_media, COUNTER, "kvb_gateway_reasons_total", "reason=\"media\"", "Picks that were not made of all tokens, by reason; tokenize: see kvb_tokenize_failures_total. no_endpoint: answered with 503") \
+    X(gateway_too_large, COUNTER, "kvb_gateway_reasons_total", "reason=\"too_large\"", "Picks that were not made of all tokens, by reason; tokenize: see kvb_tokenize_failures_total. no_endpoint: answered with 503") \
+    X(gateway_busy, COUNTER, "kvb_gateway_reasons_total", "reason=\"busy\"", "Picks that were not made of all tokens, by reason; tokenize: see kvb_tokenize_failures_total. no_endpoint: answered with 503") \
+    X(gateway_no_prompt, COUNTER, "kvb_gateway_reasons_total", "reason=\"no_prompt\"", "Picks that were not made of all tokens, by reason; tokenize: see kvb_tokenize_failures_total. no_endpoint: answered with 503") \
+    X(gateway_cache_salt, COUNTER, "kvb_gateway_reasons_total", "reason=\"cache_salt\"", "Picks that were not made of all tokens, by reason; tokenize: see kvb_tokenize_failures_total. no_endpoint: answered with 503") \
+    X(gateway_unknown_model, COUNTER, "kvb_gateway_reasons_total", "reason=\"unknown_model\"", "Picks that were not made of all tokens, by reason; tokenize: see kvb_tokenize_failures_total. no_endpoint: answered with 503") \
+    X(gateway_not_ready, COUNTER, "kvb_gateway_reasons_total", "reason=\"not_ready\"", "Picks that were not made of all tokens, by reason; tokenize: see kvb_tokenize_failures_total. no_endpoint: answered with 503") \
+    X(gateway_no_endpoint, COUNTER, "kvb_gateway_reasons_total", "reason=\"no_endpoint\"", "Picks that were not made of all tokens, by reason; tokenize: see kvb_tokenize_failures_total. no_endpoint: answered with 503") \
+    X(gateway_tokenize, COUNTER, "kvb_gateway_reasons_total", "reason=\"tokenize\"", "Picks that were not made of all tokens, by reason; tokenize: see kvb_tokenize_failures_total. no_endpoint: answered with 503") \
+    X(gateway_pick, HISTOGRAM, "kvb_gateway_pick_seconds", "", "Seconds from the last byte of a body that a pick needs to the answer") \
+    X(gateway_complete, COUNTER, "kvb_gateway_ended_total", "how=\"complete\"", "Streams of gateways that ended: complete; the client left after the pick; the picker has refused; early: before the pick") \
+    X(gateway_client, COUNTER, "kvb_gateway_ended_total", "how=\"client\"", "Streams of gateways that ended: complete; the client left after the pick; the picker has refused; early: before the pick") \
+    X(gateway_picker, COUNTER, "kvb_gateway_ended_total", "how=\"picker\"", "Streams of gateways that ended: complete; the client left after the pick; the picker has refused; early: before the pick") \
+    X(gateway_early, COUNTER, "kvb_gateway_ended_total", "how=\"early\"", "Streams of gateways that ended: complete; the client left after the pick; the picker has refused; early: before the pick") \
+    X(gateway_streams, GAUGE, "kvb_gateway_streams", "", "Streams of gateways that are open; at most 16384 of each listener") \
+    X(gateway_held, GAUGE, "kvb_gateway_held_bytes", "", "Memory that bodies of gateways take; above 256 MiB of a listener, or half of it of a connection, picks are made by load") \
+    X(gateway_passed_on, COUNTER, "kvb_gateway_passed_on_total", "", "Requests that were picked before their body was whole, because it is too large or there is no memory for it") \
+    X(gateway_served_other, COUNTER, "kvb_gateway_served_other_total", "", "Requests that the gateway sent to another engine than the pick") \
+    X(gateway_cached_tokens, COUNTER, "kvb_gateway_cached_tokens_total", "", "Tokens that engines took from their caches, as their answers say") \
+    X(gateway_prompt_tokens, COUNTER, "kvb_gateway_prompt_tokens_total", "", "Tokens of prompts that picks were made of") \
+    X(gateway_after_end, COUNTER, "kvb_gateway_after_end_total", "", "Parts of bodies that came after their end and were ignored") \
+    X(gateway_endpoints, GAUGE, "kvb_gateway_endpoints", "", "Different endpoints of workers that can be picked") \
+    X(gateway_without_endpoint, GAUGE, "kvb_gateway_without_endpoint", "", "Workers whose address is no literal IP address, and which no gateway gets") \
     X(endpoints, GAUGE, "kvb_load_endpoints", "", "Endpoints (ranks of workers) in the load statistics") \
     X(endpoints_stale, GAUGE, "kvb_load_endpoints_stale", "", "Endpoints silent for load.expire_ms, which are not in the load statistics") \
     X(load_avg, REAL_GAUGE, "kvb_load_avg", "", "Mean load of the endpoints; with load.statistic = ratio the share of KV blocks in use, 0 to 1") \

@@ -25,6 +25,7 @@ struct kvb_bus;
 struct kvb_control;
 struct kvb_dashboard;
 struct kvb_followers;
+struct kvb_gateways;
 struct kvb_group;
 struct kvb_grpc;
 struct kvb_http;
@@ -65,6 +66,7 @@ struct kvb_aggregator {
     struct kvb_bus *bus;                 /* owned */
     struct kvb_http *http;               /* owned; NULL: off */
     struct kvb_grpc *grpc;               /* owned; NULL: off */
+    struct kvb_gateways *gateways;       /* owned; NULL: off */
     struct kvb_dashboard *dashboard;     /* owned */
     struct kvb_prefix_index *index;      /* owned */
     struct kvb_followers *followers;     /* owned */

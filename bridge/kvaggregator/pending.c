@@ -5,6 +5,7 @@
 #include "core/ring.h"
 #include "core/thread.h"
 #include "grpc/server.h"
+#include "kvaggregator/doors/gateway.h"
 #include "kvaggregator/metrics.h"
 #include "kvaggregator/parts.h"
 #include "kvaggregator/queries.h"
@@ -178,6 +179,8 @@ void kvb_pending_fail(struct kvb_pending_query *pending)
         kvb_metric_add(pending->aggregator->metrics, kvb_aggregator_queries_failed, 1);
         pending->status = KVB_GRPC_INVALID_ARGUMENT;
         break;
+    case KVB_DOOR_GATEWAY: /* nothing makes it fail */
+        break;
     }
 }
 
@@ -224,6 +227,8 @@ static void refuse(struct kvb_pending_query *pending, enum kvb_pending_end why)
         break;
     case KVB_DOOR_GRPC:
         pending->status = refusals[why].status;
+        break;
+    case KVB_DOOR_GATEWAY: /* it comes again, or answers without us */
         break;
     }
 }
@@ -297,6 +302,9 @@ void kvb_pending_settle(struct kvb_pending_query *pending, enum kvb_pending_end 
         break;
     case KVB_DOOR_GRPC:
         kvb_grpc_call_finish(pending->call, pending->status);
+        break;
+    case KVB_DOOR_GATEWAY:
+        kvb_gateway_give_back(pending);
         break;
     }
     free_pending(pending);

@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 struct kvb_aggregator;
+struct gateway_call;
 struct kvb_grpc_call;
 struct kvb_query_kind;
 
@@ -46,7 +47,7 @@ struct kvb_query_kind;
  * Threads: the owner's; kvb_pending_leave() the connection's.  Memory: a waiting query is counted
  * in the byte budget of queries. */
 
-enum kvb_door { KVB_DOOR_HTTP, KVB_DOOR_NATS, KVB_DOOR_GRPC };
+enum kvb_door { KVB_DOOR_HTTP, KVB_DOOR_NATS, KVB_DOOR_GRPC, KVB_DOOR_GATEWAY };
 
 enum kvb_pending_state {
     KVB_PENDING_READ,
@@ -98,6 +99,10 @@ struct kvb_pending_query {
     /* gRPC */
     struct kvb_grpc_call *call; /* ours until it is finished */
     enum kvb_grpc_status status;
+
+    /* gateways */
+    struct gateway_call *gateway_call; /* ours until it is given back */
+    uint64_t deadline_ns;              /* for the tokens of a text; 0: tokenize.deadline_ms */
 
     /* of a text */
     struct kvb_tokenize_order *order;     /* owned; NULL: its tokens were not requested */

@@ -12,6 +12,7 @@
 #include "kvaggregator/answers/query_context.h"
 #include "kvaggregator/books.h"
 #include "kvaggregator/config.h"
+#include "kvaggregator/doors/gateway.h"
 #include "kvaggregator/intake.h"
 #include "kvaggregator/loop.h"
 #include "kvaggregator/metrics.h"
@@ -183,6 +184,9 @@ static bool make_answer(struct kvb_pending_query *pending)
     case KVB_DOOR_GRPC:
         answer_call(aggregator, pending);
         break;
+    case KVB_DOOR_GATEWAY:
+        kvb_gateway_answer(pending);
+        break;
     }
     share_books(aggregator, pending);
     note_shape(aggregator, &pending->query);
@@ -262,6 +266,8 @@ static bool is_answer_short(const struct kvb_pending_query *pending)
         return pending->query.form != KVB_QUERY_TEXT && kvb_query_kind_has_prompt(pending->kind);
     case KVB_DOOR_GRPC:
         return true;
+    case KVB_DOOR_GATEWAY:
+        return pending->query.form != KVB_QUERY_TEXT;
     }
     return false;
 }
@@ -301,6 +307,8 @@ static enum kvb_pending_end why_not_wanted(struct kvb_pending_query *pending)
         }
         /* these answers have no states that could say STALE */
         return aggregator->loop->turn.behind_echo > 0 ? KVB_END_BEHIND : KVB_END_SENT;
+    case KVB_DOOR_GATEWAY:
+        return kvb_gateway_is_left(pending) ? KVB_END_LEFT : KVB_END_SENT;
     }
     return KVB_END_SENT;
 }
@@ -322,6 +330,9 @@ static bool go_on_with(struct kvb_pending_query *pending)
     case KVB_TEXT_REQUESTED: /* the tokenizer has it, and it comes again */
         return true;
     case KVB_TEXT_FAILED:
+        if (pending->door == KVB_DOOR_GATEWAY) {
+            break; /* picked without tokens */
+        }
         kvb_pending_fail(pending);
         send_answer(pending);
         return true;

@@ -56,7 +56,8 @@ static kvb_status append_worker(
     KVB_TRY(append_dialect(dialect, out));
     if (http_port > 0) {
         KVB_TRY(kvb_buf_append_format(
-            out, "    address = \"http://%s:%u\";\n", options->address, http_port));
+            out, "    address = \"http://%s:%u\";\n    tokenize = \"http://%s:%u\";\n",
+            options->address, http_port, options->address, http_port));
     }
     KVB_TRY(kvb_buf_append_format(out, "    first_rank = 0; ranks = %u;\n", options->ranks));
     KVB_TRY(kvb_buf_append_format(
