@@ -23,6 +23,7 @@ void kvb_aggregator_audit_events(
 
     for (size_t i = 0; i < slice->event_count; i++) {
         const struct kvb_router_event *event = &slice->events[i];
+        /* Only what a promise may rest on: other tiers are not promised. */
         if (event->kind == KVB_ROUTER_CLEARED) {
             kvb_audit_cleared(aggregator->audit, id);
         } else if (
@@ -49,31 +50,6 @@ void kvb_aggregator_audit_heartbeat(
 
 /* ---- Verdicts ---- */
 
-static void log_verdict(
-    struct kvb_aggregator *aggregator, const struct kvb_stream_id *id,
-    const struct kvb_audit_stats *stats, bool is_doubted)
-{
-    kvb_log_write(
-        aggregator->log, is_doubted ? KVB_LOG_WARNING : KVB_LOG_INFO, "aggregator",
-        is_doubted ? "the engine delivers fewer cached tokens than its events promise; the stream "
-                     "is UNVERIFIED(audit) until its list is cleared"
-                   : "the list that the audit contradicted was cleared",
-        "namespace", id->name_space, "component", id->component, "worker_id",
-        KVB_LOG_U64(id->worker_id), "dp_rank", KVB_LOG_U64(id->dp_rank), "promised_tokens",
-        KVB_LOG_U64(stats->promised_tokens), "delivered_tokens",
-        KVB_LOG_U64(stats->delivered_tokens), NULL);
-}
-
-static void
-say_block_short(struct kvb_aggregator *aggregator, const struct kvb_stream_id *id, const char *why)
-{
-    kvb_log_write(
-        aggregator->log, KVB_LOG_WARNING, "aggregator",
-        "an engine delivers one block less than its events promise, again and again", "why", why,
-        "namespace", id->name_space, "component", id->component, "worker_id",
-        KVB_LOG_U64(id->worker_id), "dp_rank", KVB_LOG_U64(id->dp_rank), NULL);
-}
-
 static void say_blocks_short(struct kvb_aggregator *aggregator)
 {
     struct kvb_audit_stats stats;
@@ -81,9 +57,14 @@ static void say_blocks_short(struct kvb_aggregator *aggregator)
 
     for (size_t i = 0; i < kvb_audit_limit(aggregator->audit); i++) {
         const struct kvb_stream_id *id = kvb_audit_at(aggregator->audit, i, &verdict);
+        /* Once a stream: taking it also marks it as said. */
         if (id && kvb_audit_take_block_short(aggregator->audit, i) &&
             kvb_audit_find(aggregator->audit, id, &stats)) {
-            say_block_short(aggregator, id, kvb_audit_why(&stats));
+            kvb_log_write(
+                aggregator->log, KVB_LOG_WARNING, "aggregator",
+                "an engine delivers one block less than its events promise, again and again", "why",
+                kvb_audit_why(&stats), "namespace", id->name_space, "component", id->component,
+                "worker_id", KVB_LOG_U64(id->worker_id), "dp_rank", KVB_LOG_U64(id->dp_rank), NULL);
         }
     }
 }
@@ -96,23 +77,19 @@ mark_stream(struct kvb_aggregator *aggregator, const struct kvb_follower *follow
 
     (void)kvb_audit_find(aggregator->audit, &id, &stats); /* not audited: kept */
     const bool is_doubted = stats.verdict != KVB_AUDIT_KEPT;
-    if (is_doubted != follower->is_doubted) {
-        kvb_followers_set_doubted(aggregator->followers, &id, is_doubted, now_ns);
-        log_verdict(aggregator, &id, &stats, is_doubted);
+    if (is_doubted == follower->is_doubted) {
+        return;
     }
-}
-
-/* A stream that is no longer followed has no list that could be wrong. */
-static void clear_forgotten(struct kvb_aggregator *aggregator)
-{
-    enum kvb_audit_verdict verdict = KVB_AUDIT_KEPT;
-
-    for (size_t i = 0; i < kvb_audit_limit(aggregator->audit); i++) {
-        const struct kvb_stream_id *id = kvb_audit_at(aggregator->audit, i, &verdict);
-        if (id && verdict == KVB_AUDIT_BROKEN && !kvb_followers_find(aggregator->followers, id)) {
-            kvb_audit_cleared(aggregator->audit, id);
-        }
-    }
+    kvb_followers_set_doubted(aggregator->followers, &id, is_doubted, now_ns);
+    kvb_log_write(
+        aggregator->log, is_doubted ? KVB_LOG_WARNING : KVB_LOG_INFO, "aggregator",
+        is_doubted ? "the engine delivers fewer cached tokens than its events promise; the stream "
+                     "is UNVERIFIED(audit) until its list is cleared"
+                   : "the list that the audit contradicted was cleared",
+        "namespace", id.name_space, "component", id.component, "worker_id",
+        KVB_LOG_U64(id.worker_id), "dp_rank", KVB_LOG_U64(id.dp_rank), "promised_tokens",
+        KVB_LOG_U64(stats.promised_tokens), "delivered_tokens", KVB_LOG_U64(stats.delivered_tokens),
+        NULL);
 }
 
 /* All streams are compared when a verdict has changed, and once a second while there are doubted
@@ -126,7 +103,14 @@ static void mark_streams(
     if (!aggregator->config->audit.marks || (changes == aggregator->marks->marked && !is_due)) {
         return;
     }
-    clear_forgotten(aggregator);
+    /* A stream that is no longer followed has no list that could be wrong. */
+    for (size_t i = 0; i < kvb_audit_limit(aggregator->audit); i++) {
+        enum kvb_audit_verdict verdict = KVB_AUDIT_KEPT;
+        const struct kvb_stream_id *id = kvb_audit_at(aggregator->audit, i, &verdict);
+        if (id && verdict == KVB_AUDIT_BROKEN && !kvb_followers_find(aggregator->followers, id)) {
+            kvb_audit_cleared(aggregator->audit, id);
+        }
+    }
     aggregator->marks->marked = changes;
     aggregator->marks->next_mark_ns = now_ns + mark_every_ns;
     for (size_t i = 0; i < kvb_followers_limit(aggregator->followers); i++) {

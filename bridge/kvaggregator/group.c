@@ -182,22 +182,7 @@ static bool is_subscribed(const struct kvb_aggregator *aggregator)
            kvb_bus_connects(aggregator->bus);
 }
 
-static bool is_denied(const struct kvb_aggregator *aggregator)
-{
-    struct kvb_detail ignored;
-
-    return kvb_bus_is_denied(aggregator->bus, is_vital, aggregator, &ignored);
-}
-
 /* ---- On the index thread ---- */
-
-/* True while this aggregator fetches the list from the bridge.  A stream whose bridge itself still
- * connects or replays is not counted: no aggregator has a better list of it. */
-static bool is_incomplete(const struct kvb_follower *follower)
-{
-    return follower->state == KVB_STREAM_SYNCING && follower->reason != KVB_REASON_CONNECTING &&
-           follower->reason != KVB_REASON_REPLAYING;
-}
 
 static void count_streams(struct kvb_aggregator *aggregator)
 {
@@ -211,31 +196,15 @@ static void count_streams(struct kvb_aggregator *aggregator)
         if (follower && kvb_stream_is_counted(follower->state, follower->reason)) {
             facts->streams++;
             facts->exact += follower->state == KVB_STREAM_EXACT;
-            facts->incomplete += is_incomplete(follower);
+            /* Incomplete is what this aggregator still fetches from the bridge.  A stream whose
+             * bridge itself still connects or replays is not: no aggregator has a better list. */
+            facts->incomplete += follower->state == KVB_STREAM_SYNCING &&
+                                 follower->reason != KVB_REASON_CONNECTING &&
+                                 follower->reason != KVB_REASON_REPLAYING;
         }
     }
     kvb_exact_share_set(
         &aggregator->group->share, (uint32_t)facts->exact, (uint32_t)facts->streams);
-}
-
-static enum kvb_group_result collect_result(struct kvb_group *group)
-{
-    (void)pthread_mutex_lock(&group->lock);
-    const enum kvb_group_result result = group->result;
-    group->result = KVB_GROUP_UNDECIDED;
-    (void)pthread_mutex_unlock(&group->lock);
-    return result;
-}
-
-/* Without a queue group there is nothing to do. */
-static void want_action(struct kvb_group *group, enum kvb_group_action action)
-{
-    (void)pthread_mutex_lock(&group->lock);
-    group->wanted = action;
-    (void)pthread_mutex_unlock(&group->lock);
-    if (group->job) {
-        kvb_job_wake(group->job);
-    }
 }
 
 /* Publishes the state for other threads: /readyz, kvb_group_leave(). */
@@ -275,31 +244,33 @@ static void log_change(struct kvb_aggregator *aggregator, enum kvb_group_state b
     }
 }
 
-static void read_nats_facts(struct kvb_aggregator *aggregator)
-{
-    struct kvb_readiness_facts *facts = &aggregator->group->facts;
-
-    facts->is_stopping = atomic_load(&aggregator->group->is_leaving);
-    facts->is_connected = kvb_bus_is_connected(aggregator->bus);
-    facts->is_subscribed = is_subscribed(aggregator) && !aggregator->group->is_denied;
-}
-
 void kvb_group_step(struct kvb_aggregator *aggregator, uint64_t now_ns)
 {
     struct kvb_group *group = aggregator->group;
+    struct kvb_detail ignored;
 
     if (now_ns >= group->next_count_ns) { /* the rest costs little and is done in each turn */
         group->next_count_ns = now_ns + count_streams_ms * KVB_NS_PER_MS;
-        group->is_denied = is_denied(aggregator);
+        group->is_denied = kvb_bus_is_denied(aggregator->bus, is_vital, aggregator, &ignored);
         count_streams(aggregator);
     }
-    read_nats_facts(aggregator);
+    group->facts.is_stopping = atomic_load(&group->is_leaving);
+    group->facts.is_connected = kvb_bus_is_connected(aggregator->bus);
+    group->facts.is_subscribed = is_subscribed(aggregator) && !group->is_denied;
+    (void)pthread_mutex_lock(&group->lock);
+    const enum kvb_group_result result = group->result;
+    group->result = KVB_GROUP_UNDECIDED;
+    (void)pthread_mutex_unlock(&group->lock);
     const enum kvb_group_state before = group->readiness.group;
-    const enum kvb_group_result result = collect_result(group);
     const enum kvb_group_action action =
         kvb_readiness_step(&group->readiness, &group->facts, result, now_ns);
     if (action != KVB_GROUP_NOTHING) {
-        want_action(group, action);
+        (void)pthread_mutex_lock(&group->lock);
+        group->wanted = action;
+        (void)pthread_mutex_unlock(&group->lock);
+        if (group->job) { /* without a queue group there is nothing to join or leave */
+            kvb_job_wake(group->job);
+        }
     }
     log_change(aggregator, before);
     show_membership(aggregator);
@@ -387,6 +358,7 @@ kvb_status kvb_group_open(struct kvb_aggregator *aggregator)
 {
     struct kvb_group *group = aggregator->group;
 
+    /* Requests to this aggregator alone are answered whether it is ready or not. */
     KVB_TRY(subscribe_own(aggregator));
     kvb_log_write(
         aggregator->log, KVB_LOG_INFO, "aggregator", "answers requests", "id",

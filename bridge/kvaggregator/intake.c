@@ -146,6 +146,7 @@ static void release_applied(struct kvb_intake *intake)
     if (pool->applied_count == 0) {
         return;
     }
+    /* Outside of the lock: nats.c's thread would wait for it, with all requests behind it. */
     for (size_t i = 0; i < pool->applied_count; i++) {
         kvb_bus_kept_drop(&pool->applied[i]->kept);
     }
@@ -183,22 +184,16 @@ static uint64_t prompt_seed(const struct kvb_prompt_event *event)
     return kvb_block_seed(lora, (kvb_span){ 0 });
 }
 
-/* The configured block size.  If there is none, the tokens are divided evenly among the blocks. */
-static uint32_t block_size_of(const struct kvb_prompt_event *event, uint32_t configured)
-{
-    const bool is_even = event->block_count > 0 && event->token_count % event->block_count == 0;
-    const size_t own = is_even ? event->token_count / event->block_count : 0;
-
-    return configured > 0 ? configured : (uint32_t)own;
-}
-
 /* Makes the same event with hashes instead of tokens.  It has no id, as the events of other bridges
  * may have none.
  * KVB_BAD_INPUT  the tokens do not fill the blocks */
 static kvb_status hash_prompt(
     const struct kvb_prompt_event *event, uint32_t configured, struct kvb_router_batch *batch)
 {
-    const uint32_t block_size = block_size_of(event, configured);
+    /* The configured block size.  If there is none, the tokens are divided evenly. */
+    const bool is_even = event->block_count > 0 && event->token_count % event->block_count == 0;
+    const size_t own = is_even ? event->token_count / event->block_count : 0;
+    const uint32_t block_size = configured > 0 ? configured : (uint32_t)own;
     const uint64_t seed = prompt_seed(event);
 
     kvb_router_batch_reset(batch);
@@ -225,6 +220,7 @@ static kvb_status decode_events(struct kvb_aggregator *aggregator, kvb_span payl
 {
     const kvb_status status = kvb_router_payload_decode(payload, &aggregator->intake->batch);
 
+    /* The events of other bridges, which hold prompts, are tried last: they are the rarest. */
     if (status != KVB_BAD_INPUT ||
         kvb_prompt_json_decode(payload, &aggregator->intake->prompt) != KVB_OK) {
         return status;
@@ -335,6 +331,7 @@ static kvb_status apply_heartbeat(
 
     KVB_TRY(kvb_heartbeat_decode(payload, &heartbeat));
     note_read(envelope, heartbeat.worker_id, heartbeat.dp_rank);
+    /* Books and audit first: they compare it with the heartbeat before, which the follower has. */
     if (heartbeat.is_bye) {
         kvb_predictions_retire(aggregator->predictions, &envelope->id);
     } else {
@@ -353,6 +350,9 @@ static kvb_status apply_load(
     note_read(envelope, report.worker_id, report.dp_rank);
     const struct kvb_load_endpoint *known =
         kvb_load_tracker_find(aggregator->tracker, &envelope->id);
+    /* Readers of load_stats get news with the next tick, and nothing else sooner than
+     * load.publish_ms.
+     */
     if (!known || known->is_stale || !kvb_load_equal(&known->load, &report.load)) {
         aggregator->report->has_load_changed = true;
     }
@@ -417,66 +417,46 @@ static kvb_status apply(
  * events that it counts, and an echo behind all that came before it.  The thread never waits,
  * because requests would wait with it. */
 
-static bool read_names(
-    struct kvb_aggregator *aggregator, const struct kvb_bus_message *message,
-    struct received *out_head)
-{
-    const char *tail = NULL;
-
-    if (kvb_subject_split(
-            message->subject, out_head->names.name_space, out_head->names.component, &tail) !=
-        KVB_OK) {
-        count_intake(aggregator, kvb_aggregator_refused_bad_input);
-        return false;
-    }
-    return true;
-}
-
-static bool read_token(const struct kvb_bus_message *message, struct received *out_head)
-{
-    const char *last = strrchr(message->subject, '.');
-
-    if (!last || message->payload.len == 0) {
-        return false; /* no bridge subscribes there: the request times out */
-    }
-    out_head->token = strtoull(last + 1, NULL, 16);
-    return true;
-}
-
-/* That an echo has returned is known at once, also while the ring is long or full: NATS works. */
-static bool note_echo(
-    struct kvb_aggregator *aggregator, const struct kvb_bus_message *message,
-    struct received *out_head)
-{
-    struct kvb_echo echo;
-
-    if (message->payload.len != sizeof echo) {
-        return false; /* not ours */
-    }
-    memcpy(&echo, message->payload.data, sizeof echo);
-    atomic_store_explicit(
-        &aggregator->intake->connects_subscribed, echo.connects, memory_order_relaxed);
-    aggregator->intake->echo_returned = echo.number;
-    out_head->token = echo.number;
-    return true;
-}
-
 /* Takes from the message what its payload does not say.  False: it is not one of ours. */
 static bool read_head(
     struct kvb_aggregator *aggregator, const struct kvb_bus_message *message,
     struct received *out_head)
 {
+    struct kvb_intake *intake = aggregator->intake;
+    const char *tail = NULL;
+    struct kvb_echo echo;
+
     switch (out_head->kind) {
-    case KVB_INTAKE_ANSWERS:
-        return read_token(message, out_head);
-    case KVB_INTAKE_ECHO:
-        return note_echo(aggregator, message, out_head);
     case KVB_INTAKE_EVENTS:
     case KVB_INTAKE_EVENTS_PB:
     case KVB_INTAKE_WINDOW_EVENTS:
     case KVB_INTAKE_HEARTBEATS:
     case KVB_INTAKE_LOAD:
-        return read_names(aggregator, message, out_head);
+        if (kvb_subject_split(
+                message->subject, out_head->names.name_space, out_head->names.component, &tail) ==
+            KVB_OK) {
+            return true;
+        }
+        count_intake(aggregator, kvb_aggregator_refused_bad_input);
+        return false;
+    case KVB_INTAKE_ANSWERS:
+        tail = strrchr(message->subject, '.');
+        if (!tail || message->payload.len == 0) {
+            return false; /* no bridge subscribes there: the request times out */
+        }
+        out_head->token = strtoull(tail + 1, NULL, 16);
+        return true;
+    case KVB_INTAKE_ECHO:
+        if (message->payload.len != sizeof echo) {
+            return false; /* not ours */
+        }
+        /* That it has returned is known at once, also while the ring is long or full: NATS works.
+         * That it is applied is known when it comes out of the ring. */
+        memcpy(&echo, message->payload.data, sizeof echo);
+        atomic_store_explicit(&intake->connects_subscribed, echo.connects, memory_order_relaxed);
+        intake->echo_returned = echo.number;
+        out_head->token = echo.number;
+        return true;
     default:
         return true; /* the books say all themselves */
     }
@@ -584,28 +564,21 @@ static uint64_t count_dropped(struct kvb_aggregator *aggregator)
 
 /* ---- Applying ---- */
 
-/* Maps the reason of a refused message to its counter.  A message that could be decoded is refused
- * only when there are too many streams. */
-static enum kvb_aggregator_metric
-refused_message_counter(const struct envelope *envelope, kvb_status status)
-{
-    if (status == KVB_NO_MEMORY) {
-        return kvb_aggregator_refused_no_memory;
-    }
-    if (envelope->is_read) {
-        return kvb_aggregator_refused_stream;
-    }
-    return status == KVB_TOO_LARGE ? kvb_aggregator_refused_too_large
-                                   : kvb_aggregator_refused_bad_input;
-}
-
-static void log_refusal(
-    struct kvb_aggregator *aggregator, const struct received *received, kvb_status status,
-    uint64_t now_ns)
+/* Counts it by its reason, and says so from time to time.  received: NULL for the rest of a
+ * message, which was logged with its beginning, if at all. */
+static void note_refusal(
+    struct kvb_aggregator *aggregator, const struct received *received, bool is_read,
+    kvb_status status, uint64_t now_ns)
 {
     uint64_t times = 0;
 
-    if (kvb_log_limit_due(&aggregator->intake->refusals, now_ns, &times)) {
+    /* A message that could be decoded is refused only when there are too many streams. */
+    count_intake(
+        aggregator, status == KVB_NO_MEMORY   ? kvb_aggregator_refused_no_memory
+                    : is_read                 ? kvb_aggregator_refused_stream
+                    : status == KVB_TOO_LARGE ? kvb_aggregator_refused_too_large
+                                              : kvb_aggregator_refused_bad_input);
+    if (received && kvb_log_limit_due(&aggregator->intake->refusals, now_ns, &times)) {
         kvb_log_write(
             aggregator->log, KVB_LOG_WARNING, "aggregator", "messages refused", "count",
             KVB_LOG_U64(times), "namespace", received->names.name_space, "component",
@@ -636,22 +609,9 @@ static void take_one(struct kvb_aggregator *aggregator, struct received *receive
     const kvb_status status =
         apply(aggregator, received->kind, &envelope, received->kept.payload, now_ns);
     if (status != KVB_OK) {
-        count_intake(aggregator, refused_message_counter(&envelope, status));
-        log_refusal(aggregator, received, status, now_ns);
+        note_refusal(aggregator, received, envelope.is_read, status, now_ns);
     }
     put_applied(aggregator->intake, received);
-}
-
-/* Applies the rest of a message, before the next one. */
-static void take_rest(struct kvb_aggregator *aggregator, uint64_t now_ns)
-{
-    const struct envelope envelope = { .id = aggregator->intake->batch_id, .is_read = true };
-    const kvb_status status = apply_batch_slice(aggregator, now_ns);
-
-    if (status != KVB_OK) { /* its stream was removed since, and there is no room for it now */
-        count_intake(aggregator, refused_message_counter(&envelope, status));
-        drop_batch_rest(aggregator);
-    }
 }
 
 bool kvb_intake_take(struct kvb_aggregator *aggregator, uint64_t now_ns)
@@ -660,7 +620,11 @@ bool kvb_intake_take(struct kvb_aggregator *aggregator, uint64_t now_ns)
 
     /* The rest of a message comes before the next one: events of a stream keep their order. */
     if (kvb_intake_has_rest(aggregator)) {
-        take_rest(aggregator, now_ns);
+        const kvb_status status = apply_batch_slice(aggregator, now_ns);
+        if (status != KVB_OK) { /* its stream was removed since, and there is no room for it now */
+            note_refusal(aggregator, NULL, true, status, now_ns);
+            drop_batch_rest(aggregator);
+        }
         return true;
     }
     if (aggregator->intake->direct) {

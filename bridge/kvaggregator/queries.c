@@ -240,6 +240,8 @@ bool kvb_queries_try_index(struct kvb_aggregator *aggregator)
 {
     struct kvb_queries *queries = aggregator->queries;
 
+    /* Where many queries arrive, the lock would go from one to the next, and the index thread would
+     * never get it: from when that wants it, nobody else takes it. */
     if (atomic_load(&queries->is_index_wanted) ||
         pthread_mutex_trylock(&queries->index_lock) != 0) {
         return false;
@@ -277,6 +279,7 @@ struct kvb_pending_query *kvb_queries_submit(struct kvb_pending_query *pending)
     struct kvb_aggregator *aggregator = pending->aggregator;
 
     hash_long_prompt(pending);
+    /* What takes longer would hold up events, and the index thread gives each a bounded part. */
     if (!is_answer_short(pending) || !kvb_queries_try_index(aggregator)) {
         return kvb_pending_queue(pending);
     }

@@ -34,15 +34,6 @@ void kvb_aggregator_publish(
     }
 }
 
-/* Every load.publish_ms, and with the next tick after a change. */
-static bool is_load_due(const struct kvb_aggregator *aggregator, uint64_t now_ns)
-{
-    const uint64_t period_ns = aggregator->config->load.publish_ms * KVB_NS_PER_MS;
-
-    return aggregator->report->has_load_changed ||
-           now_ns - aggregator->report->load_published_ns >= period_ns;
-}
-
 /* As many endpoints as a message takes. */
 static kvb_status make_load(struct kvb_aggregator *aggregator)
 {
@@ -65,7 +56,11 @@ void kvb_aggregator_publish_load(struct kvb_aggregator *aggregator, uint64_t now
         aggregator->report->has_load_changed = false; /* another aggregator says so */
         return;
     }
-    if (!is_load_due(aggregator, now_ns) || !kvb_bus_is_connected(aggregator->bus)) {
+    /* Every load.publish_ms, and with the next tick after a change. */
+    const uint64_t period_ns = aggregator->config->load.publish_ms * KVB_NS_PER_MS;
+    const bool is_due = aggregator->report->has_load_changed ||
+                        now_ns - aggregator->report->load_published_ns >= period_ns;
+    if (!is_due || !kvb_bus_is_connected(aggregator->bus)) {
         return;
     }
     if (make_load(aggregator) == KVB_OK) {
@@ -138,6 +133,7 @@ static void count_followers(struct kvb_aggregator *aggregator)
     kvb_metric_set(metrics, kvb_aggregator_streams_differ, counters.differs);
     kvb_metric_set(metrics, kvb_aggregator_streams_contradicted, counters.contradicted);
     kvb_metric_set(metrics, kvb_aggregator_epochs_missed, counters.epochs_missed);
+    /* The metric has the number as it was said last. */
     if (counters.rivals > kvb_metric_get(metrics, kvb_aggregator_rivals)) {
         log_rivals(aggregator);
     }
@@ -255,6 +251,7 @@ void kvb_aggregator_update_metrics(struct kvb_aggregator *aggregator, uint64_t n
     struct kvb_metrics *metrics = aggregator->metrics;
 
     kvb_daemon_metrics_update(metrics, kvb_aggregator_build, aggregator->log, aggregator->bus);
+    /* /proc is read less often than all others, which are in memory. */
     if (now_ns >= aggregator->report->next_process_ns) {
         aggregator->report->next_process_ns = now_ns + process_every_ns;
         kvb_daemon_metrics_measure(metrics, kvb_aggregator_build);

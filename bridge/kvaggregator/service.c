@@ -172,18 +172,12 @@ bool kvb_query_kind_has_prompt(const struct kvb_query_kind *kind)
 
 /* ---- Counting ---- */
 
-static struct kvb_query_counts *
-counts_of(struct kvb_aggregator_service *service, const struct kvb_query_kind *kind)
-{
-    return &service->counts[kind - query_kinds];
-}
-
 void kvb_aggregator_note_request(
     struct kvb_aggregator *aggregator, const struct kvb_query_kind *kind, uint64_t processing_ns,
     const char *error)
 {
     struct kvb_aggregator_service *service = aggregator->service;
-    struct kvb_query_counts *counts = counts_of(service, kind);
+    struct kvb_query_counts *counts = &service->counts[kind - query_kinds];
 
     (void)pthread_mutex_lock(&service->lock);
     counts->requests++;
@@ -198,7 +192,7 @@ void kvb_aggregator_note_error(
     struct kvb_aggregator *aggregator, const struct kvb_query_kind *kind, const char *error)
 {
     struct kvb_aggregator_service *service = aggregator->service;
-    struct kvb_query_counts *counts = counts_of(service, kind);
+    struct kvb_query_counts *counts = &service->counts[kind - query_kinds];
 
     (void)pthread_mutex_lock(&service->lock);
     counts->errors++;
@@ -217,7 +211,8 @@ static kvb_status answer_as(struct kvb_pending_query *pending, const struct limi
     struct kvb_buf *out = &pending->answer.body;
 
     KVB_TRY(pending->kind->answer(pending, limits));
-    out->len--; /* the brace at the end */
+    /* Over the brace at the end; no answer is an empty object. */
+    out->len--;
     KVB_TRY(kvb_buf_append(out, before, sizeof before - 1));
     KVB_TRY(kvb_buf_append(out, id, strlen(id)));
     return kvb_buf_append(out, "\"}", 2);
@@ -261,22 +256,17 @@ void kvb_query_kind_fail(
 
 /* ---- The micro-service, on nats.c's thread ---- */
 
-/* "kv_get.state" is the endpoint kv_get_state: a name has no dots. */
-static void name_endpoint(const char *tail, struct kvb_service_endpoint *endpoint)
-{
-    (void)snprintf(endpoint->name, sizeof endpoint->name, "%s", tail);
-    for (char *dot = strchr(endpoint->name, '.'); dot; dot = strchr(dot, '.')) {
-        *dot = '_';
-    }
-}
-
 static void
-fill_load_endpoint(const void *context, size_t i, struct kvb_service_endpoint *out_endpoint)
+fill_query_endpoint(const void *context, size_t i, struct kvb_service_endpoint *out_endpoint)
 {
     const struct kvb_aggregator *aggregator = context;
     const char *tail = query_kinds[i].tail;
 
-    name_endpoint(tail, out_endpoint);
+    /* "kv_get.state" is the endpoint kv_get_state: a name has no dots. */
+    (void)snprintf(out_endpoint->name, sizeof out_endpoint->name, "%s", tail);
+    for (char *dot = out_endpoint->name; (dot = strchr(dot, '.'));) {
+        *dot = '_';
+    }
     (void)snprintf(/* fits: kvb_subject_make() has looked at both names */
                    out_endpoint->subject, sizeof out_endpoint->subject,
                    "namespace.%s.component.%s.%s", aggregator->config->router.name_space,
@@ -289,16 +279,17 @@ fill_load_endpoint(const void *context, size_t i, struct kvb_service_endpoint *o
     memcpy(out_endpoint->last_error, counts->last_error, sizeof counts->last_error);
 }
 
-static kvb_status list_load_endpoints(void *context, struct kvb_service_endpoints *out_list)
+static kvb_status list_query_endpoints(void *context, struct kvb_service_endpoints *out_list)
 {
     struct kvb_aggregator *aggregator = context;
     struct kvb_aggregator_service *service = aggregator->service;
 
+    /* A copy, so that all endpoints of an answer are shown as they are at one moment. */
     (void)pthread_mutex_lock(&service->lock);
     memcpy(service->shown, service->counts, sizeof service->shown);
     (void)pthread_mutex_unlock(&service->lock);
     *out_list = (struct kvb_service_endpoints){ .count = kvb_query_kind_count,
-                                                .fill = fill_load_endpoint,
+                                                .fill = fill_query_endpoint,
                                                 .context = aggregator };
     return KVB_OK;
 }
@@ -320,7 +311,7 @@ kvb_status kvb_aggregator_open_service(struct kvb_aggregator *aggregator)
     const struct kvb_service_responder_options options = {
         .bus = aggregator->bus,
         .service = service,
-        .list = list_load_endpoints,
+        .list = list_query_endpoints,
         .context = aggregator,
         .metrics = aggregator->metrics,
         .first_metric = kvb_aggregator_service_ping,

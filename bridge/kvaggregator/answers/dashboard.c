@@ -140,16 +140,6 @@ static bool matches_filter(const char *words, const struct filter *filter)
     return true;
 }
 
-static kvb_status append_row(
-    const struct stream_list *list, const struct listed_row *row, bool is_first,
-    struct kvb_buf *out)
-{
-    if (!is_first) {
-        KVB_TRY(kvb_buf_append(out, ",", 1));
-    }
-    return kvb_buf_append(out, list->text.data + row->text_at, row->text_bytes);
-}
-
 /* Appends the first max_rows rows that have every word of the filter, with commas, worst states
  * first.  *out_matching: how many rows match, shown or not. */
 static kvb_status write_listed(
@@ -171,8 +161,10 @@ static kvb_status write_listed(
                 !matches_filter((const char *)list->words.data + row->words_at, &wanted)) {
                 continue;
             }
+            /* Those beyond are counted, so that the page can say how many it does not show. */
             if (matching++ < max_rows) {
-                KVB_TRY(append_row(list, row, matching == 1, out));
+                KVB_TRY(kvb_buf_append(out, ",", matching > 1));
+                KVB_TRY(kvb_buf_append(out, list->text.data + row->text_at, row->text_bytes));
             }
         }
     }
@@ -237,18 +229,17 @@ void kvb_dashboard_add_sample(
     (void)pthread_mutex_unlock(&dashboard->lock);
 }
 
-static bool is_dashboard_wanted(struct kvb_dashboard *dashboard, uint64_t now_ns)
+/* False: nobody looks at the page, or the list that is shown is new enough, or there is no memory.
+ */
+static bool begin_dashboard_round(struct kvb_dashboard *dashboard, uint64_t now_ns)
 {
     (void)pthread_mutex_lock(&dashboard->lock);
     const bool is_looked_at = dashboard->was_read && now_ns < dashboard->read_ns + look_ns;
     const bool has_list = dashboard->shown != NULL;
     (void)pthread_mutex_unlock(&dashboard->lock);
-    return is_looked_at && (!has_list || now_ns >= dashboard->next_began_ns + list_period_ns);
-}
-
-static bool begin_dashboard_round(struct kvb_dashboard *dashboard, uint64_t now_ns)
-{
-    if (!is_dashboard_wanted(dashboard, now_ns) || new_stream_list(&dashboard->next) != KVB_OK) {
+    /* The first list is made as soon as somebody looks, all others at their time. */
+    if (!is_looked_at || (has_list && now_ns < dashboard->next_began_ns + list_period_ns) ||
+        new_stream_list(&dashboard->next) != KVB_OK) {
         return false;
     }
     dashboard->next_began_ns = now_ns;
@@ -281,6 +272,8 @@ void kvb_dashboard_renew(
     for (size_t i = 0; i < streams_a_turn && dashboard->next_number < limit; i++) {
         const struct kvb_follower *follower =
             kvb_followers_at(ctx->followers, dashboard->next_number++);
+        /* A list without some streams would show a smaller fleet, so the old one stays.  One that
+         * has reached its limit is shown: it still counts them all. */
         if (follower && add_to_stream_list(dashboard->next, ctx, follower) == KVB_NO_MEMORY) {
             unref_stream_list(dashboard->next);
             dashboard->next = NULL;
@@ -338,21 +331,6 @@ write_history_sample(struct kvb_json_writer *json, const struct kvb_history_samp
     kvb_json_write_end(json, ']');
 }
 
-static void write_dashboard_head(
-    struct kvb_json_writer *json, const struct kvb_dashboard *dashboard, const char *not_ready)
-{
-    kvb_json_write_pair_text(json, "version", KVB_VERSION);
-    kvb_json_write_pair_u64(json, "started_ms", dashboard->options.started_ms);
-    kvb_json_write_key(json, "not_ready");
-    if (not_ready) {
-        kvb_json_write_text(json, not_ready);
-    } else {
-        kvb_json_write_null(json);
-    }
-    kvb_json_write_pair_text(
-        json, "load_statistic", kvb_load_statistic_name(dashboard->options.statistic));
-}
-
 kvb_status kvb_dashboard_history(
     struct kvb_dashboard *dashboard, uint64_t after, const char *not_ready, struct kvb_buf *out)
 {
@@ -363,11 +341,21 @@ kvb_status kvb_dashboard_history(
     if (!samples) {
         return KVB_NO_MEMORY;
     }
+    /* Copied, so that the index thread does not wait while the text is made. */
     (void)pthread_mutex_lock(&dashboard->lock);
     const size_t count = kvb_history_copy(dashboard->history, after, samples);
     (void)pthread_mutex_unlock(&dashboard->lock);
     kvb_json_write_begin(&json, '{');
-    write_dashboard_head(&json, dashboard, not_ready);
+    kvb_json_write_pair_text(&json, "version", KVB_VERSION);
+    kvb_json_write_pair_u64(&json, "started_ms", dashboard->options.started_ms);
+    kvb_json_write_key(&json, "not_ready");
+    if (not_ready) {
+        kvb_json_write_text(&json, not_ready);
+    } else {
+        kvb_json_write_null(&json);
+    }
+    kvb_json_write_pair_text(
+        &json, "load_statistic", kvb_load_statistic_name(dashboard->options.statistic));
     write_columns(&json);
     kvb_json_write_pair_begin(&json, "samples", '[');
     for (size_t i = 0; i < count; i++) {
@@ -399,40 +387,6 @@ static void drop_dashboard_list(struct stream_list **list)
     unref_stream_list(*list);
 }
 
-static void write_age(struct kvb_json_writer *json, const struct stream_list *list, uint64_t now_ns)
-{
-    kvb_json_write_key(json, "age_ms");
-    if (!list) {
-        kvb_json_write_null(json);
-    } else {
-        const uint64_t age_ns = now_ns > list->made_ns ? now_ns - list->made_ns : 0;
-        kvb_json_write_u64(json, age_ns / KVB_NS_PER_MS);
-    }
-}
-
-static void write_list_states(struct kvb_json_writer *json, const struct stream_list *list)
-{
-    kvb_json_write_pair_begin(json, "states", '{');
-    for (int state = 0; state < KVB_STREAM_STATE_COUNT; state++) {
-        kvb_json_write_pair_u64(
-            json, kvb_stream_state_name((enum kvb_stream_state)state),
-            list ? list->counts[state] : 0);
-    }
-    kvb_json_write_end(json, '}');
-}
-
-static void write_listens(struct kvb_json_writer *json, const struct kvb_dashboard_options *options)
-{
-    kvb_json_write_pair_begin(json, "listens", '{');
-    kvb_json_write_pair_text(json, "nats", options->nats);
-    kvb_json_write_pair_begin(json, "subjects", '[');
-    for (size_t i = 0; i < kvb_dashboard_subjects; i++) {
-        kvb_json_write_text(json, options->subjects[i]);
-    }
-    kvb_json_write_end(json, ']');
-    kvb_json_write_end(json, '}');
-}
-
 kvb_status kvb_dashboard_streams(
     struct kvb_dashboard *dashboard, const struct kvb_dashboard_query *wanted, struct kvb_buf *out)
 {
@@ -442,8 +396,20 @@ kvb_status kvb_dashboard_streams(
     size_t matching = 0;
 
     kvb_json_write_begin(&json, '{');
-    write_age(&json, list, wanted->now_ns);
-    write_list_states(&json, list);
+    kvb_json_write_key(&json, "age_ms");
+    if (list) { /* which may have been finished on another thread since the request came */
+        const uint64_t made_ns = list->made_ns < wanted->now_ns ? list->made_ns : wanted->now_ns;
+        kvb_json_write_u64(&json, (wanted->now_ns - made_ns) / KVB_NS_PER_MS);
+    } else {
+        kvb_json_write_null(&json);
+    }
+    kvb_json_write_pair_begin(&json, "states", '{');
+    for (int state = 0; state < KVB_STREAM_STATE_COUNT; state++) {
+        kvb_json_write_pair_u64(
+            &json, kvb_stream_state_name((enum kvb_stream_state)state),
+            list ? list->counts[state] : 0);
+    }
+    kvb_json_write_end(&json, '}');
     kvb_json_write_pair_begin(&json, "streams", '[');
     KVB_TRY(json.status);
     if (list) {
@@ -452,7 +418,15 @@ kvb_status kvb_dashboard_streams(
     kvb_json_write_end(&json, ']');
     kvb_json_write_pair_u64(&json, "matching", matching);
     if (list && list->row_count == 0 && dashboard->options.nats) {
-        write_listens(&json, &dashboard->options);
+        /* Nothing is heard: where it listens is what a person needs to know then. */
+        kvb_json_write_pair_begin(&json, "listens", '{');
+        kvb_json_write_pair_text(&json, "nats", dashboard->options.nats);
+        kvb_json_write_pair_begin(&json, "subjects", '[');
+        for (size_t i = 0; i < kvb_dashboard_subjects; i++) {
+            kvb_json_write_text(&json, dashboard->options.subjects[i]);
+        }
+        kvb_json_write_end(&json, ']');
+        kvb_json_write_end(&json, '}');
     }
     kvb_json_write_end(&json, '}');
     return json.status;

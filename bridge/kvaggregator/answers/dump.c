@@ -28,35 +28,6 @@ struct dumping {
     uint64_t event_id; /* numbers the events in the dump of a model */
 };
 
-static void write_parent(struct kvb_json_writer *json, const struct kvb_index_run *run)
-{
-    kvb_json_write_key(json, "parent_hash");
-    if (run->has_parent) {
-        kvb_json_write_u64(json, run->parent.value);
-    } else {
-        kvb_json_write_null(json);
-    }
-    kvb_json_write_key(json, "start_position");
-    kvb_json_write_null(json);
-}
-
-static void write_stored(struct kvb_json_writer *json, const struct kvb_index_run *run)
-{
-    kvb_json_write_begin(json, '{');
-    write_parent(json, run);
-    kvb_json_write_pair_begin(json, "blocks", '[');
-    for (size_t i = 0; i < run->count; i++) {
-        kvb_json_write_begin(json, '{');
-        kvb_json_write_pair_u64(json, "block_hash", run->blocks[i].value);
-        kvb_json_write_pair_u64(json, "tokens_hash", run->tokens[i].value);
-        kvb_json_write_key(json, "mm_extra_info");
-        kvb_json_write_null(json);
-        kvb_json_write_end(json, '}');
-    }
-    kvb_json_write_end(json, ']');
-    kvb_json_write_end(json, '}');
-}
-
 static kvb_status write_event(void *context, const struct kvb_index_run *run)
 {
     struct dumping *dumping = context;
@@ -69,8 +40,27 @@ static kvb_status write_event(void *context, const struct kvb_index_run *run)
     kvb_json_write_pair_begin(json, "event", '{');
     kvb_json_write_pair_u64(json, "event_id", dumping->event_id++);
     kvb_json_write_pair_begin(json, "data", '{');
-    kvb_json_write_key(json, "stored");
-    write_stored(json, run);
+    kvb_json_write_pair_begin(json, "stored", '{');
+    kvb_json_write_key(json, "parent_hash");
+    if (run->has_parent) {
+        kvb_json_write_u64(json, run->parent.value);
+    } else {
+        kvb_json_write_null(json);
+    }
+    /* Dynamo's readers want each key, also those that nobody here fills. */
+    kvb_json_write_key(json, "start_position");
+    kvb_json_write_null(json);
+    kvb_json_write_pair_begin(json, "blocks", '[');
+    for (size_t i = 0; i < run->count; i++) {
+        kvb_json_write_begin(json, '{');
+        kvb_json_write_pair_u64(json, "block_hash", run->blocks[i].value);
+        kvb_json_write_pair_u64(json, "tokens_hash", run->tokens[i].value);
+        kvb_json_write_key(json, "mm_extra_info");
+        kvb_json_write_null(json);
+        kvb_json_write_end(json, '}');
+    }
+    kvb_json_write_end(json, ']');
+    kvb_json_write_end(json, '}');
     kvb_json_write_end(json, '}');
     kvb_json_write_pair_u64(json, "dp_rank", dumping->follower->id.dp_rank);
     kvb_json_write_end(json, '}');
@@ -103,20 +93,15 @@ static void write_block_row(void *context, kvb_block_hash block)
     }
 }
 
-/* Formats the beginning that all rows of a list share, once for the many rows. */
-static void set_head(struct row_dump *dump, const struct kvb_follower *follower, enum kvb_tier list)
-{
-    dump->head_len = (size_t)snprintf(
-        dump->head, sizeof dump->head, "%" PRIu64 " %" PRIu32 " %s ", follower->id.worker_id,
-        follower->id.dp_rank, kvb_tier_name(list)); /* fits */
-}
-
 /* Writes some rows of one list.  False: the list has ended. */
 static bool write_list_rows(
     const struct kvb_query_context *ctx, const struct kvb_follower *follower, enum kvb_tier list,
     uint64_t *place, struct row_dump *dump, size_t max_rows)
 {
-    set_head(dump, follower, list);
+    /* What all rows of a list begin with, made once for the many rows. */
+    dump->head_len = (size_t)snprintf(
+        dump->head, sizeof dump->head, "%" PRIu64 " %" PRIu32 " %s ", follower->id.worker_id,
+        follower->id.dp_rank, kvb_tier_name(list)); /* fits */
     if (list == KVB_LIST_WINDOW) {
         return follower->window &&
                kvb_block_set_page(follower->window, place, max_rows, write_block_row, dump);
@@ -142,6 +127,7 @@ static kvb_status write_follower_rows(
         if (out->len >= max_len) {
             return KVB_AGAIN;
         }
+        /* A guess: rows that are longer than usual end the part a little later. */
         const size_t max_rows = (max_len - out->len) / usual_row_bytes + 1;
         if (!write_list_rows(ctx, follower, (enum kvb_tier)list, &place, &dump, max_rows)) {
             list++;
@@ -335,19 +321,6 @@ static kvb_status check_names(const struct choosing *choosing, const struct kvb_
     return KVB_BAD_INPUT;
 }
 
-static uint64_t
-count_blocks(const struct kvb_query_context *ctx, const struct kvb_follower *follower)
-{
-    uint64_t blocks = 0;
-
-    for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
-        if (follower->has_slot[tier]) {
-            blocks += kvb_prefix_index_slot_blocks(ctx->index, follower->slots[tier]);
-        }
-    }
-    return blocks;
-}
-
 static kvb_status choose_stream(struct choosing *choosing, uint32_t number)
 {
     struct kvb_dump *dump = choosing->dump;
@@ -372,7 +345,12 @@ static kvb_status choose_stream(struct choosing *choosing, uint32_t number)
         KVB_TRY(check_one_component(choosing, choosing->last[at], follower));
     }
     choosing->last[at] = follower;
-    choosing->blocks += count_blocks(choosing->ctx, follower);
+    for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
+        if (follower->has_slot[tier]) {
+            choosing->blocks +=
+                kvb_prefix_index_slot_blocks(choosing->ctx->index, follower->slots[tier]);
+        }
+    }
     dump->numbers[dump->count++] = number;
     return KVB_OK;
 }
@@ -457,8 +435,10 @@ static kvb_status add_tier(
         dump->walked = follower->slots[tier];
         KVB_TRY(kvb_index_walk_new(ctx->index, dump->walked, &dump->walk));
     }
+    /* Between two parts the stream may have got another list, or its place another stream.  Its
+     * rest is left out: what has come since is not of the moment that the dump began. */
     if (dump->walked.value != follower->slots[tier].value) {
-        return KVB_OK; /* the slot now has another list or stream */
+        return KVB_OK;
     }
     const kvb_status status = kvb_index_walk_step(dump->walk, step_walk, write_event, &dumping);
     dump->event_id = dumping.event_id;
@@ -483,24 +463,21 @@ static kvb_status add_tier_events(
     return KVB_OK;
 }
 
-static void begin_model(struct kvb_json_writer *json, const struct kvb_dump_model *model)
-{
-    char text[kvb_model_bytes + sizeof ":default"];
-
-    (void)snprintf(text, sizeof text, "%s:default", model->name);
-    kvb_json_write_pair_begin(json, text, '{');
-    kvb_json_write_pair_u64(json, "block_size", model->block_size);
-    kvb_json_write_pair_begin(json, "events", '[');
-}
-
 static kvb_status
 add_models(struct kvb_dump *dump, const struct kvb_query_context *ctx, struct kvb_json_writer *json)
 {
     for (; dump->model < dump->model_count; dump->model++) {
         if (!dump->is_in_model) {
-            begin_model(json, &dump->models[dump->model]);
+            const struct kvb_dump_model *model = &dump->models[dump->model];
+            char text[kvb_model_bytes + sizeof ":default"];
+            (void)snprintf(text, sizeof text, "%s:default", model->name);
+            kvb_json_write_pair_begin(json, text, '{');
+            kvb_json_write_pair_u64(json, "block_size", model->block_size);
+            kvb_json_write_pair_begin(json, "events", '[');
             dump->is_in_model = true;
         }
+        /* All streams are visited for each model, and those of others passed over: models are few,
+         * and the answer needs them one after the other. */
         KVB_TRY(go_on(dump, ctx, json, add_tier_events));
         dump->is_in_model = false;
         dump->at = 0;

@@ -148,69 +148,45 @@ write_shared(struct kvb_json_writer *json, const struct kvb_query_context *ctx, 
 
 /* ---- Predicted blocks ---- */
 
-static uint64_t
-held_blocks(const struct kvb_query_context *ctx, const struct kvb_follower *follower)
-{
-    for (size_t i = 0; i < ctx->overlap_count; i++) {
-        if (ctx->overlaps[i].follower == follower) {
-            return ctx->overlaps[i].blocks;
-        }
-    }
-    return 0;
-}
-
-static void
-write_predicted_row(struct kvb_json_writer *json, const struct kvb_overlap *stream, uint64_t blocks)
-{
-    kvb_json_write_begin(json, '{');
-    kvb_json_write_pair_u64(json, "worker_id", stream->follower->id.worker_id);
-    kvb_json_write_pair_u64(json, "dp_rank", stream->follower->id.dp_rank);
-    kvb_json_write_pair_u64(json, "blocks", blocks);
-    kvb_json_write_pair_u64(json, "tokens", blocks * stream->shape.block_size);
-    kvb_json_write_end(json, '}');
-}
-
-static kvb_status write_predicted_of(
-    struct kvb_json_writer *json, struct kvb_query_context *ctx, const struct kvb_query *query,
-    const struct kvb_overlap *stream)
-{
-    const kvb_block_hash *names = NULL;
-    size_t count = 0;
-
-    KVB_TRY(kvb_query_context_names(ctx, query, stream->shape, &names, &count));
-    const uint64_t blocks = kvb_predictions_beyond(
-        ctx->predictions, &stream->key, names, count, held_blocks(ctx, stream->follower),
-        ctx->now_ns);
-    if (blocks > 0) {
-        write_predicted_row(json, stream, blocks);
-    }
-    return KVB_OK;
-}
-
-static kvb_status write_each_predicted(
-    struct kvb_json_writer *json, struct kvb_query_context *ctx, const struct kvb_query *query)
-{
-    const struct kvb_listing *listing = &ctx->listing;
-
-    for (size_t i = 0; i < listing->count; i++) {
-        if (kvb_predictions_has_stream(ctx->predictions, &listing->streams[i].key) &&
-            kvb_selection_takes(query, listing->streams[i].follower)) {
-            KVB_TRY(write_predicted_of(json, ctx, query, &listing->streams[i]));
-        }
-    }
-    return KVB_OK;
-}
-
 /* Writes the blocks that streams are expected to hold soon, beyond those held; nothing when no
  * stream has predictions. */
 static kvb_status write_predicted(
     struct kvb_json_writer *json, struct kvb_query_context *ctx, const struct kvb_query *query)
 {
+    const struct kvb_listing *listing = &ctx->listing;
+
     if (!kvb_predictions_any(ctx->predictions)) {
         return KVB_OK;
     }
     kvb_json_write_pair_begin(json, "predicted", '[');
-    KVB_TRY(write_each_predicted(json, ctx, query));
+    for (size_t i = 0; i < listing->count; i++) {
+        const struct kvb_overlap *stream = &listing->streams[i];
+        const kvb_block_hash *names = NULL;
+        size_t count = 0;
+        uint64_t held = 0;
+
+        if (!kvb_predictions_has_stream(ctx->predictions, &stream->key) ||
+            !kvb_selection_takes(query, stream->follower)) {
+            continue;
+        }
+        /* The listing has lost what this query found; the overlaps have it, of holders only. */
+        for (size_t at = 0; at < ctx->overlap_count; at++) {
+            if (ctx->overlaps[at].follower == stream->follower) {
+                held = ctx->overlaps[at].blocks;
+            }
+        }
+        KVB_TRY(kvb_query_context_names(ctx, query, stream->shape, &names, &count));
+        const uint64_t blocks =
+            kvb_predictions_beyond(ctx->predictions, &stream->key, names, count, held, ctx->now_ns);
+        if (blocks > 0) {
+            kvb_json_write_begin(json, '{');
+            kvb_json_write_pair_u64(json, "worker_id", stream->follower->id.worker_id);
+            kvb_json_write_pair_u64(json, "dp_rank", stream->follower->id.dp_rank);
+            kvb_json_write_pair_u64(json, "blocks", blocks);
+            kvb_json_write_pair_u64(json, "tokens", blocks * stream->shape.block_size);
+            kvb_json_write_end(json, '}');
+        }
+    }
     kvb_json_write_end(json, ']');
     return KVB_OK;
 }
@@ -339,6 +315,7 @@ kvb_status kvb_answer_match(
     if (shown < holders) {
         kvb_json_write_pair_u64(&json, "more", holders - shown);
     }
+    /* The rest is written only where it is not empty, which is rare. */
     write_down(&json, ctx, query);
     write_shared(&json, ctx, max_rows);
     KVB_TRY(write_predicted(&json, ctx, query));
@@ -360,24 +337,18 @@ static int by_worker_and_rank(const void *left, const void *right)
     return (a->dp_rank > b->dp_rank) - (a->dp_rank < b->dp_rank);
 }
 
-/* True: the components have different workers, as usual, so the order by id is this one too. */
-static bool are_in_order(const struct kvb_query_context *ctx)
-{
-    for (size_t i = 1; i < ctx->overlap_count; i++) {
-        if (by_worker_and_rank(&ctx->overlaps[i - 1], &ctx->overlaps[i]) > 0) {
-            return false;
-        }
-    }
-    return true;
-}
-
 /* Two components may have the same worker id and rank.  These answers do not name the component, so
  * only the better of the two is kept. */
 static void merge_equal_names(struct kvb_query_context *ctx)
 {
+    bool is_in_order = true;
     size_t kept = 0;
 
-    if (!are_in_order(ctx)) {
+    /* The components have different workers, as usual: then the order by id is this one too. */
+    for (size_t i = 1; i < ctx->overlap_count && is_in_order; i++) {
+        is_in_order = by_worker_and_rank(&ctx->overlaps[i - 1], &ctx->overlaps[i]) <= 0;
+    }
+    if (!is_in_order) {
         qsort(ctx->overlaps, ctx->overlap_count, sizeof *ctx->overlaps, by_worker_and_rank);
     }
     for (size_t i = 0; i < ctx->overlap_count; i++) {
@@ -466,31 +437,24 @@ longest(const struct kvb_query_context *ctx, size_t from, size_t to, enum kvb_ti
     return tokens;
 }
 
-static void write_overlap_instance(
-    struct kvb_json_writer *json, const struct kvb_query_context *ctx, size_t from, size_t to)
-{
-    const uint64_t all = longest(ctx, from, to, KVB_TIER_EXTERNAL);
-    char *at = open_worker_row(json, to - from);
-
-    if (!at) {
-        return;
-    }
-    at = put_row_key(at, "", ctx->overlaps[from].follower->id.worker_id);
-    at = put_row_pair(at, "{", "longest_matched", all);
-    at = put_row_pair(at, ",", "gpu", longest(ctx, from, to, KVB_TIER_DEVICE));
-    at = put_row_ranks(put_row_name(at, ",", "dp"), ctx, from, to, held_on_device);
-    at = put_row_pair(at, ",", "cpu", longest(ctx, from, to, KVB_TIER_HOST));
-    at = put_row_disks(at, longest(ctx, from, to, KVB_TIER_DISK), all);
-    kvb_json_write_close(json, put_row_text(at, "}"));
-}
-
 static void write_instances(struct kvb_json_writer *json, const struct kvb_query_context *ctx)
 {
     kvb_json_write_pair_begin(json, "instances", '{');
-    for (size_t at = 0; at < ctx->overlap_count;) {
-        const size_t end = next_worker(ctx, at);
-        write_overlap_instance(json, ctx, at, end);
-        at = end;
+    for (size_t from = 0; from < ctx->overlap_count;) {
+        const size_t to = next_worker(ctx, from);
+        const uint64_t all = longest(ctx, from, to, KVB_TIER_EXTERNAL);
+        char *at = open_worker_row(json, to - from);
+
+        if (at) { /* else the writer has failed, which the end of the answer finds */
+            at = put_row_key(at, "", ctx->overlaps[from].follower->id.worker_id);
+            at = put_row_pair(at, "{", "longest_matched", all);
+            at = put_row_pair(at, ",", "gpu", longest(ctx, from, to, KVB_TIER_DEVICE));
+            at = put_row_ranks(put_row_name(at, ",", "dp"), ctx, from, to, held_on_device);
+            at = put_row_pair(at, ",", "cpu", longest(ctx, from, to, KVB_TIER_HOST));
+            at = put_row_disks(at, longest(ctx, from, to, KVB_TIER_DISK), all);
+            kvb_json_write_close(json, put_row_text(at, "}"));
+        }
+        from = to;
     }
     kvb_json_write_end(json, '}');
 }
@@ -538,18 +502,6 @@ static bool are_all_exact(const struct kvb_query_context *ctx, size_t from, size
     return true;
 }
 
-static void write_state(struct kvb_json_writer *json, const struct kvb_follower *follower)
-{
-    const char *reason = kvb_stream_reason_name(follower->reason);
-    char text[64];
-
-    (void)snprintf(
-        text, sizeof text, *reason ? "%s(%s)" : "%s", kvb_stream_state_name(follower->state),
-        reason);
-    kvb_json_write_key_u64(json, follower->id.dp_rank);
-    kvb_json_write_text(json, text);
-}
-
 /* Writes the state of each rank that is not EXACT.  A rank that is absent is EXACT. */
 static void write_rank_states(struct kvb_json_writer *json, const struct kvb_query_context *ctx)
 {
@@ -559,17 +511,25 @@ static void write_rank_states(struct kvb_json_writer *json, const struct kvb_que
     kvb_json_write_pair_begin(json, "states", '{');
     for (size_t at = 0; at < ctx->overlap_count;) {
         const size_t end = next_worker(ctx, at);
-        if (!are_all_exact(ctx, at, end)) {
-            kvb_json_write_key_u64(json, ctx->overlaps[at].follower->id.worker_id);
-            kvb_json_write_begin(json, '{');
-            for (size_t i = at; i < end; i++) {
-                if (!is_exact(&ctx->overlaps[i])) {
-                    write_state(json, ctx->overlaps[i].follower);
-                }
-            }
-            kvb_json_write_end(json, '}');
+        if (are_all_exact(ctx, at, end)) {
+            at = end;
+            continue;
         }
-        at = end;
+        kvb_json_write_key_u64(json, ctx->overlaps[at].follower->id.worker_id);
+        kvb_json_write_begin(json, '{');
+        for (; at < end; at++) {
+            const struct kvb_follower *follower = ctx->overlaps[at].follower;
+            const char *reason = kvb_stream_reason_name(follower->reason);
+            char text[64];
+            if (!is_exact(&ctx->overlaps[at])) {
+                (void)snprintf(
+                    text, sizeof text, *reason ? "%s(%s)" : "%s",
+                    kvb_stream_state_name(follower->state), reason);
+                kvb_json_write_key_u64(json, follower->id.dp_rank);
+                kvb_json_write_text(json, text);
+            }
+        }
+        kvb_json_write_end(json, '}');
     }
     kvb_json_write_end(json, '}');
 }
@@ -582,20 +542,6 @@ static bool has_unverified_rank(const struct kvb_query_context *ctx, size_t from
     return from < to;
 }
 
-static void write_unverified_ranks(
-    struct kvb_json_writer *json, const struct kvb_query_context *ctx, size_t from, size_t to)
-{
-    for (size_t i = from; i < to; i++) {
-        if (has_unverified_blocks(&ctx->overlaps[i])) {
-            const struct kvb_follower *follower = ctx->overlaps[i].follower;
-            kvb_json_write_key_u64(json, follower->id.dp_rank);
-            kvb_json_write_begin(json, '{');
-            kvb_unverified_tiers_json_write(&follower->heartbeat, json);
-            kvb_json_write_end(json, '}');
-        }
-    }
-}
-
 /* {worker:{rank:{"unverified_tiers":{tier:reason}}}}, only of ranks that hold blocks of the prompt
  * in such a tier. */
 static void write_tier_states(struct kvb_json_writer *json, const struct kvb_query_context *ctx)
@@ -606,13 +552,22 @@ static void write_tier_states(struct kvb_json_writer *json, const struct kvb_que
     kvb_json_write_pair_begin(json, "tier_states", '{');
     for (size_t at = 0; at < ctx->overlap_count;) {
         const size_t end = next_worker(ctx, at);
-        if (has_unverified_rank(ctx, at, end)) {
-            kvb_json_write_key_u64(json, ctx->overlaps[at].follower->id.worker_id);
-            kvb_json_write_begin(json, '{');
-            write_unverified_ranks(json, ctx, at, end);
-            kvb_json_write_end(json, '}');
+        if (!has_unverified_rank(ctx, at, end)) {
+            at = end;
+            continue;
         }
-        at = end;
+        kvb_json_write_key_u64(json, ctx->overlaps[at].follower->id.worker_id);
+        kvb_json_write_begin(json, '{');
+        for (; at < end; at++) {
+            const struct kvb_follower *follower = ctx->overlaps[at].follower;
+            if (has_unverified_blocks(&ctx->overlaps[at])) {
+                kvb_json_write_key_u64(json, follower->id.dp_rank);
+                kvb_json_write_begin(json, '{');
+                kvb_unverified_tiers_json_write(&follower->heartbeat, json);
+                kvb_json_write_end(json, '}');
+            }
+        }
+        kvb_json_write_end(json, '}');
     }
     kvb_json_write_end(json, '}');
 }
@@ -631,6 +586,8 @@ kvb_status kvb_answer_query(
     kvb_json_write_pair_begin(&json, "frequencies", '[');
     kvb_json_write_end(&json, ']');
     write_instances(&json, ctx);
+    /* So far Dynamo's keys.  Ours follow, and most of them are written only where they say
+     * something, because the whole fleet may hold a common prompt. */
     if (query->form == KVB_QUERY_TOKENS) {
         write_workers(&json, ctx, "hits", hit_on_device);
     }

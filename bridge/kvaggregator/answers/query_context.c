@@ -83,6 +83,7 @@ static const char *find_only_model(const struct kvb_query_context *ctx, bool *ou
 {
     const char *only = NULL;
 
+    /* No list is kept of the models, so each query that names none looks at all streams. */
     *out_has_several = false;
     for (size_t i = 0; i < kvb_followers_limit(ctx->followers); i++) {
         const struct kvb_follower *follower = kvb_followers_at(ctx->followers, i);
@@ -130,16 +131,18 @@ struct known_models {
         size_t distance;
     } models[8];
     size_t count;
-    size_t seen; /* different from the one before: so many are compared at most */
+    size_t seen; /* compared so far; max_compared_models at most */
 };
 
 enum { max_compared_models = 256 };
 
+/* Keeps it if it is among the nearest. */
 static void know_model(struct known_models *known, const char *asked, const char *name)
 {
     const struct known_model new = { name, distance_of(asked, name) };
     size_t at = known->count;
 
+    known->seen++;
     for (size_t i = 0; i < known->count; i++) {
         if (strcmp(known->models[i].name, name) == 0) {
             return;
@@ -151,23 +154,12 @@ static void know_model(struct known_models *known, const char *asked, const char
     if (at == KVB_COUNT_OF(known->models)) {
         return;
     }
+    /* All behind it move one place down; of a full table the last one leaves. */
     known->count += known->count < KVB_COUNT_OF(known->models);
     memmove(
         &known->models[at + 1], &known->models[at],
         (known->count - 1 - at) * sizeof known->models[0]);
     known->models[at] = new;
-}
-
-static void know_served_names(
-    struct known_models *known, const char *asked, const struct kvb_served_names *names)
-{
-    struct kvb_served_name one;
-
-    for (size_t at = 0;
-         known->seen < max_compared_models && kvb_served_names_next(names, &at, &one);
-         known->seen++) {
-        know_model(known, asked, one.name);
-    }
 }
 
 /* The first sentence is Dynamo's. */
@@ -177,6 +169,7 @@ static void explain_unknown_model(
     struct known_models known = { .count = 0 };
     static const struct kvb_served_names no_names = { 0 };
     const struct kvb_served_names *names_before = &no_names;
+    struct kvb_served_name served;
     const char *before = asked;
     char names[sizeof detail->text] = "";
 
@@ -187,14 +180,18 @@ static void explain_unknown_model(
         if (name[0] == '\0') {
             continue;
         }
+        /* Neighbours mostly serve the same: a distance is computed once for many of them. */
         if (strcmp(name, before) != 0) {
             know_model(&known, asked, name);
-            known.seen++;
             before = name;
         }
-        if (!kvb_served_names_are_same(names_before, &follower->heartbeat.names)) {
-            names_before = &follower->heartbeat.names;
-            know_served_names(&known, asked, names_before);
+        if (kvb_served_names_are_same(names_before, &follower->heartbeat.names)) {
+            continue;
+        }
+        names_before = &follower->heartbeat.names;
+        for (size_t at = 0; known.seen < max_compared_models &&
+                            kvb_served_names_next(names_before, &at, &served);) {
+            know_model(&known, asked, served.name);
         }
     }
     for (size_t i = 0; i < known.count; i++) {
@@ -288,6 +285,7 @@ kvb_status kvb_query_context_find_model(
         kvb_detail_set(detail, "no indexer: no stream with a model is known yet");
         return KVB_NOT_FOUND;
     }
+    /* Models first: a name that somebody serves cannot hide a model of the same name. */
     if (query->has_model && !is_known_model(ctx, model)) {
         KVB_TRY(take_served_name(ctx, query, detail)); /* query->model, to which model points */
     }
@@ -297,26 +295,22 @@ kvb_status kvb_query_context_find_model(
 
 /* ---- The order of streams ---- */
 
-static int compare_stream_ids(const struct kvb_stream_id *a, const struct kvb_stream_id *b)
+static int by_id(const void *left, const void *right, void *context)
 {
+    const struct kvb_followers *followers = context;
+    const struct kvb_stream_id *a = &kvb_followers_at(followers, *(const uint32_t *)left)->id;
+    const struct kvb_stream_id *b = &kvb_followers_at(followers, *(const uint32_t *)right)->id;
+
     if (a->worker_id != b->worker_id) {
         return a->worker_id < b->worker_id ? -1 : 1;
     }
+    /* Ranks last: a worker's ranks are neighbours, those of another component do not part them. */
     const int names = strcmp(a->name_space, b->name_space);
     const int components = strcmp(a->component, b->component);
     if (names != 0 || components != 0) {
         return names != 0 ? names : components;
     }
     return (a->dp_rank > b->dp_rank) - (a->dp_rank < b->dp_rank);
-}
-
-static int by_id(const void *left, const void *right, void *context)
-{
-    const struct kvb_followers *followers = context;
-    const struct kvb_follower *a = kvb_followers_at(followers, *(const uint32_t *)left);
-    const struct kvb_follower *b = kvb_followers_at(followers, *(const uint32_t *)right);
-
-    return compare_stream_ids(&a->id, &b->id);
 }
 
 static kvb_status renew_order(struct kvb_query_context *ctx)
@@ -434,18 +428,6 @@ static void list_shape(struct kvb_listing *listing, struct kvb_block_shape shape
     }
 }
 
-/* Notes what the head of an answer needs about workers; stores do not count. */
-static void note_worker(struct kvb_listing *listing, size_t at)
-{
-    if (!listing->has_worker) {
-        listing->has_worker = true;
-        listing->first_worker = at;
-    }
-    listing->has_several_sizes =
-        listing->has_several_sizes || listing->streams[at].shape.block_size !=
-                                          listing->streams[listing->first_worker].shape.block_size;
-}
-
 static void list_query_stream(struct kvb_query_context *ctx, uint32_t number)
 {
     struct kvb_listing *listing = &ctx->listing;
@@ -455,6 +437,7 @@ static void list_query_stream(struct kvb_query_context *ctx, uint32_t number)
     bool is_plain = heartbeat->window_tokens == 0;
 
     list_shape(listing, shape);
+    /* A stream whose tiers have other shapes, or window blocks, is looked at more closely later. */
     for (size_t i = 0; i < heartbeat->shape_count; i++) {
         list_shape(listing, heartbeat->shapes[i].shape);
         is_plain = is_plain && kvb_block_shape_is_same(shape, heartbeat->shapes[i].shape);
@@ -470,10 +453,16 @@ static void list_query_stream(struct kvb_query_context *ctx, uint32_t number)
                               .drop = heartbeat->speculative_drop,
                               .is_store = heartbeat->is_store };
     listing->has_alone = listing->has_alone || heartbeat->is_without_full;
-    if (!heartbeat->is_store) {
-        note_worker(listing, listing->count);
+    /* For the head of an answer, which speaks of workers: stores do not count. */
+    if (!heartbeat->is_store && !listing->has_worker) {
+        listing->has_worker = true;
+        listing->first_worker = listing->count;
     }
-    listing->places[number] = (uint32_t)++listing->count;
+    if (!heartbeat->is_store) {
+        listing->has_several_sizes |=
+            shape.block_size != listing->streams[listing->first_worker].shape.block_size;
+    }
+    listing->places[number] = (uint32_t)++listing->count; /* + 1: 0 is "not listed" */
 }
 
 kvb_status kvb_query_context_list(
@@ -516,6 +505,7 @@ size_t kvb_query_context_down(
     if (listing->down_count == 0) {
         return 0; /* as nearly always, so that an answer without holders costs no search */
     }
+    /* A worker that is up and selected, but holds nothing, is an answer. */
     for (size_t i = 0; i < listing->count; i++) {
         const struct kvb_overlap *stream = &listing->streams[i];
         if (!stream->is_store && kvb_selection_takes(query, stream->follower)) {

@@ -64,8 +64,6 @@ static void write_chosen(
     kvb_worker_facts_json_write(chosen->facts, json);
 }
 
-/* A route is chosen only once, so an answer that is too long cannot be repeated with fewer rows.
- * Therefore a row with a long address counts as several rows. */
 static kvb_status write_scores(
     struct kvb_json_writer *json, const struct kvb_route_candidate *candidates, size_t count,
     size_t max_rows)
@@ -77,6 +75,8 @@ static kvb_status write_scores(
 
     KVB_TRY(kvb_pick_sort(candidates, count, max, &places));
     kvb_json_write_pair_begin(json, "scores", '[');
+    /* A route is chosen only once, so an answer that is too long cannot be repeated with fewer
+     * rows.  Therefore a row with a long address counts as several rows. */
     while (shown < max && rows < max_rows) {
         const size_t begin = json->out->len;
         write_score(json, &candidates[places[shown++].at]);

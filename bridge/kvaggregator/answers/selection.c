@@ -128,25 +128,7 @@ next_of_model(const struct kvb_query_context *ctx, const char *model, size_t *at
     return NULL;
 }
 
-/* KVB_NOT_FOUND: no worker has the label. */
-static kvb_status check_label(
-    const struct kvb_query_context *ctx, const char *model, const struct kvb_label *label,
-    struct kvb_detail *detail)
-{
-    const struct kvb_follower *follower = NULL;
-    struct kvb_labels one = { 0 };
-    size_t at = 0;
-
-    KVB_TRY(kvb_labels_add_pair(&one, label->pair, NULL));
-    while ((follower = next_of_model(ctx, model, &at))) {
-        if (kvb_worker_facts_include(&follower->heartbeat.facts, &one)) {
-            return KVB_OK;
-        }
-    }
-    kvb_detail_set(detail, "no worker of the model has label %s", label->pair);
-    return KVB_NOT_FOUND;
-}
-
+/* KVB_NOT_FOUND: a label that no worker has. */
 static kvb_status check_labels(
     const struct kvb_query_context *ctx, const struct kvb_query *query, const char *model,
     struct kvb_detail *detail)
@@ -154,7 +136,19 @@ static kvb_status check_labels(
     struct kvb_label label;
 
     for (size_t at = 0; kvb_labels_next(&query->selection.labels, &at, &label);) {
-        KVB_TRY(check_label(ctx, model, &label, detail));
+        const struct kvb_follower *follower = NULL;
+        struct kvb_labels one = { 0 };
+        size_t place = 0;
+
+        /* One at a time, so that the answer names the one that is misspelled. */
+        KVB_TRY(kvb_labels_add_pair(&one, label.pair, NULL));
+        do {
+            follower = next_of_model(ctx, model, &place);
+        } while (follower && !kvb_worker_facts_include(&follower->heartbeat.facts, &one));
+        if (!follower) {
+            kvb_detail_set(detail, "no worker of the model has label %s", label.pair);
+            return KVB_NOT_FOUND;
+        }
     }
     return KVB_OK;
 }
@@ -182,16 +176,22 @@ static kvb_status check_candidates(
     return KVB_OK;
 }
 
-/* Counts each worker at the first filter that does not allow it. */
-static size_t count_removed(
-    const struct kvb_query_context *ctx, const struct kvb_query *query, const char *model,
-    size_t counts[filter_count])
+kvb_status kvb_route_explain_none(
+    const struct kvb_query_context *ctx, struct kvb_query *query, struct kvb_detail *detail)
 {
     const struct kvb_follower *follower = NULL;
+    size_t counts[filter_count] = { 0 };
+    const char *model = NULL;
+    char text[160] = "";
     size_t workers = 0;
     size_t at = 0;
 
-    while ((follower = next_of_model(ctx, model, &at))) {
+    KVB_TRY(kvb_query_context_find_model(ctx, query, &model, detail));
+    /* What nobody fits at all is the request's mistake, whoever is up now. */
+    KVB_TRY(check_labels(ctx, query, model, detail));
+    KVB_TRY(check_candidates(ctx, query, model, detail));
+    /* Each worker counts at the first filter that does not allow it. */
+    for (; (follower = next_of_model(ctx, model, &at)); workers++) {
         size_t filter = 0;
         while (filter < filter_count && filters[filter].allows(query, follower)) {
             filter++;
@@ -199,16 +199,7 @@ static size_t count_removed(
         if (filter < filter_count) {
             counts[filter]++;
         }
-        workers++;
     }
-    return workers;
-}
-
-static void
-describe_removed(const size_t counts[filter_count], size_t workers, struct kvb_detail *detail)
-{
-    char text[160] = "";
-
     for (size_t i = 0; i < filter_count; i++) {
         const size_t len = strlen(text);
         if (counts[i] > 0) {
@@ -222,18 +213,5 @@ describe_removed(const size_t counts[filter_count], size_t workers, struct kvb_d
     } else {
         kvb_detail_set(detail, "no worker of the model is left: of %zu streams %s", workers, text);
     }
-}
-
-kvb_status kvb_route_explain_none(
-    const struct kvb_query_context *ctx, struct kvb_query *query, struct kvb_detail *detail)
-{
-    size_t counts[filter_count] = { 0 };
-    const char *model = NULL;
-
-    KVB_TRY(kvb_query_context_find_model(ctx, query, &model, detail));
-    KVB_TRY(check_labels(ctx, query, model, detail));
-    KVB_TRY(check_candidates(ctx, query, model, detail));
-    const size_t workers = count_removed(ctx, query, model, counts);
-    describe_removed(counts, workers, detail);
     return KVB_AGAIN;
 }

@@ -7,49 +7,13 @@
 
 /* ---- /streams ---- */
 
-static void write_stream_blocks(
-    struct kvb_json_writer *json, const struct kvb_query_context *ctx,
-    const struct kvb_follower *follower)
-{
-    kvb_json_write_pair_begin(json, "blocks", '{');
-    for (int tier = 0; tier < KVB_LIST_COUNT; tier++) {
-        const uint64_t blocks = kvb_followers_blocks(ctx->followers, follower, (enum kvb_tier)tier);
-        if (tier <= KVB_TIER_DISK || blocks > 0) {
-            kvb_json_write_pair_u64(json, kvb_tier_name((enum kvb_tier)tier), blocks);
-        }
-    }
-    kvb_json_write_end(json, '}');
-}
-
-static void
-write_follower_missing(struct kvb_json_writer *json, const struct kvb_follower *follower)
-{
-    kvb_json_write_key(json, "missing_at_most");
-    if (follower->heartbeat.has_missing_at_most) {
-        kvb_json_write_u64(json, follower->heartbeat.missing_at_most);
-    } else {
-        kvb_json_write_null(json);
-    }
-}
-
-static void write_load(
-    struct kvb_json_writer *json, const struct kvb_query_context *ctx,
-    const struct kvb_follower *follower)
-{
-    const struct kvb_load_endpoint *endpoint = kvb_load_tracker_find(ctx->tracker, &follower->id);
-
-    kvb_json_write_key(json, "load");
-    if (endpoint && !endpoint->is_stale) {
-        kvb_json_write_number(json, kvb_load_value(ctx->tracker, endpoint));
-    } else {
-        kvb_json_write_null(json);
-    }
-}
-
 static void write_stream(
     struct kvb_json_writer *json, const struct kvb_query_context *ctx,
     const struct kvb_follower *follower)
 {
+    const struct kvb_heartbeat *heartbeat = &follower->heartbeat;
+    const struct kvb_load_endpoint *endpoint = kvb_load_tracker_find(ctx->tracker, &follower->id);
+
     kvb_json_write_begin(json, '{');
     kvb_json_write_pair_u64(json, "worker_id", follower->id.worker_id);
     kvb_json_write_pair_u64(json, "dp_rank", follower->id.dp_rank);
@@ -60,18 +24,36 @@ static void write_stream(
     kvb_json_write_pair_text(json, "state", kvb_stream_state_name(follower->state));
     kvb_json_write_pair_text(json, "reason", kvb_stream_reason_name(follower->reason));
     kvb_json_write_pair_text(json, "format", kvb_format_name(follower->format));
-    write_stream_blocks(json, ctx, follower);
-    kvb_unverified_tiers_json_write(&follower->heartbeat, json);
-    if (follower->heartbeat.is_store) {
-        kvb_json_write_key(json, "store");
-        kvb_json_write_bool(json, true);
+    kvb_json_write_pair_begin(json, "blocks", '{');
+    for (int tier = 0; tier < KVB_LIST_COUNT; tier++) {
+        const uint64_t blocks = kvb_followers_blocks(ctx->followers, follower, (enum kvb_tier)tier);
+        /* Readers may count on the first three; few engines have the others. */
+        if (tier <= KVB_TIER_DISK || blocks > 0) {
+            kvb_json_write_pair_u64(json, kvb_tier_name((enum kvb_tier)tier), blocks);
+        }
     }
-    kvb_worker_facts_json_write(&follower->heartbeat.facts, json);
-    kvb_served_names_json_write(&follower->heartbeat.names, json);
-    kvb_json_write_pair_u64(json, "doubtful", follower->heartbeat.doubtful);
-    write_follower_missing(json, follower);
+    kvb_json_write_end(json, '}');
+    kvb_unverified_tiers_json_write(heartbeat, json);
+    if (heartbeat->is_store) {
+        kvb_json_write_pair_bool(json, "store", true);
+    }
+    kvb_worker_facts_json_write(&heartbeat->facts, json);
+    kvb_served_names_json_write(&heartbeat->names, json);
+    kvb_json_write_pair_u64(json, "doubtful", heartbeat->doubtful);
+    /* null: not known, which is not the same as none. */
+    kvb_json_write_key(json, "missing_at_most");
+    if (heartbeat->has_missing_at_most) {
+        kvb_json_write_u64(json, heartbeat->missing_at_most);
+    } else {
+        kvb_json_write_null(json);
+    }
     kvb_json_write_pair_u64(json, "last_event_id", follower->last_id);
-    write_load(json, ctx, follower);
+    kvb_json_write_key(json, "load");
+    if (endpoint && !endpoint->is_stale) {
+        kvb_json_write_number(json, kvb_load_value(ctx->tracker, endpoint));
+    } else {
+        kvb_json_write_null(json);
+    }
     kvb_answer_write_audit(json, ctx, &follower->id);
     kvb_json_write_end(json, '}');
 }
@@ -134,20 +116,33 @@ static void write_subject(struct kvb_json_writer *json, const struct kvb_followe
     kvb_json_write_text(json, text);
 }
 
-static void write_stream_endpoints(
+/* The ranks from .. to - 1 of one worker. */
+static void write_stream_worker(
     struct kvb_json_writer *json, const struct kvb_query_context *ctx, size_t from, size_t to)
 {
+    const struct kvb_follower *first = ctx->sorted[from];
+    const struct kvb_follower *up = first;
+    struct kvb_worker_facts facts = first->heartbeat.facts;
+
+    /* The worker is up while any of its ranks is, and draining only if all its ranks are.  All
+     * else is told of its first rank. */
+    for (size_t i = from + 1; i < to; i++) {
+        up = up->state == KVB_STREAM_DOWN ? ctx->sorted[i] : up;
+        facts.is_draining &= ctx->sorted[i]->heartbeat.facts.is_draining;
+    }
+    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_u64(json, "instance_id", first->id.worker_id);
+    kvb_json_write_pair_text(json, "source", "nats");
+    kvb_json_write_pair_text(json, "status", status_of(up));
+    kvb_json_write_pair_text(json, "model_name", kvb_query_context_model(ctx, first));
+    kvb_json_write_pair_text(json, "routing_group", "default");
+    kvb_json_write_pair_u64(json, "block_size", kvb_query_context_block_size(ctx, first));
     kvb_json_write_pair_begin(json, "endpoints", '{');
     for (size_t i = from; i < to; i++) {
         kvb_json_write_key_u64(json, ctx->sorted[i]->id.dp_rank);
         write_subject(json, ctx->sorted[i]);
     }
     kvb_json_write_end(json, '}');
-}
-
-static void write_listeners(
-    struct kvb_json_writer *json, const struct kvb_query_context *ctx, size_t from, size_t to)
-{
     kvb_json_write_pair_begin(json, "listeners", '{');
     for (size_t i = from; i < to; i++) {
         kvb_json_write_key_u64(json, ctx->sorted[i]->id.dp_rank);
@@ -158,43 +153,6 @@ static void write_listeners(
         kvb_json_write_end(json, '}');
     }
     kvb_json_write_end(json, '}');
-}
-
-static const char *status_of_all(const struct kvb_query_context *ctx, size_t from, size_t to)
-{
-    while (from + 1 < to && ctx->sorted[from]->state == KVB_STREAM_DOWN) {
-        from++;
-    }
-    return status_of(ctx->sorted[from]);
-}
-
-/* The facts of the worker's first rank; draining only if all its ranks are. */
-static struct kvb_worker_facts
-facts_of_all(const struct kvb_query_context *ctx, size_t from, size_t to)
-{
-    struct kvb_worker_facts facts = ctx->sorted[from]->heartbeat.facts;
-
-    for (size_t i = from + 1; i < to; i++) {
-        facts.is_draining &= ctx->sorted[i]->heartbeat.facts.is_draining;
-    }
-    return facts;
-}
-
-static void write_stream_worker(
-    struct kvb_json_writer *json, const struct kvb_query_context *ctx, size_t from, size_t to)
-{
-    const struct kvb_follower *first = ctx->sorted[from];
-    const struct kvb_worker_facts facts = facts_of_all(ctx, from, to);
-
-    kvb_json_write_begin(json, '{');
-    kvb_json_write_pair_u64(json, "instance_id", first->id.worker_id);
-    kvb_json_write_pair_text(json, "source", "nats");
-    kvb_json_write_pair_text(json, "status", status_of_all(ctx, from, to));
-    kvb_json_write_pair_text(json, "model_name", kvb_query_context_model(ctx, first));
-    kvb_json_write_pair_text(json, "routing_group", "default");
-    kvb_json_write_pair_u64(json, "block_size", kvb_query_context_block_size(ctx, first));
-    write_stream_endpoints(json, ctx, from, to);
-    write_listeners(json, ctx, from, to);
     kvb_worker_facts_json_write(&facts, json);
     kvb_json_write_end(json, '}');
 }
@@ -238,83 +196,62 @@ static void write_stream_states(struct kvb_json_writer *json, const struct kvb_q
     kvb_json_write_end(json, '}');
 }
 
-static void write_index(struct kvb_json_writer *json, const struct kvb_query_context *ctx)
-{
-    struct kvb_index_counters counters;
-
-    kvb_prefix_index_count(ctx->index, &counters);
-    kvb_json_write_pair_begin(json, "index", '{');
-    kvb_json_write_pair_u64(json, "nodes", counters.nodes);
-    kvb_json_write_pair_u64(json, "ghosts", counters.ghosts);
-    kvb_json_write_pair_u64(json, "orphans", counters.orphans);
-    kvb_json_write_pair_u64(json, "memberships", counters.memberships);
-    kvb_json_write_pair_u64(json, "aliases", counters.aliases);
-    kvb_json_write_pair_u64(json, "unknown_parents", counters.unknown_parents);
-    kvb_json_write_pair_u64(json, "refused", counters.refused);
-    kvb_json_write_end(json, '}');
-}
-
-static void write_followed(struct kvb_json_writer *json, const struct kvb_query_context *ctx)
-{
-    struct kvb_follower_counters counters;
-
-    kvb_followers_counters(ctx->followers, &counters);
-    kvb_json_write_pair_begin(json, "followed", '{');
-    kvb_json_write_pair_u64(json, "events_applied", counters.events_applied);
-    kvb_json_write_pair_u64(json, "events_unused", counters.events_unused);
-    kvb_json_write_pair_u64(json, "events_old", counters.events_old);
-    kvb_json_write_pair_u64(json, "holes", counters.holes);
-    kvb_json_write_pair_u64(json, "heartbeats", counters.heartbeats);
-    kvb_json_write_pair_u64(json, "heartbeats_late", counters.heartbeats_late);
-    kvb_json_write_pair_u64(json, "differs", counters.differs);
-    kvb_json_write_pair_u64(json, "epochs_missed", counters.epochs_missed);
-    kvb_json_write_pair_u64(json, "streams_refused", counters.streams_refused);
-    kvb_json_write_end(json, '}');
-}
-
-static void write_aggregators(struct kvb_json_writer *json, const struct kvb_query_context *ctx)
-{
-    kvb_json_write_pair_begin(json, "aggregators", '{');
-    kvb_json_write_pair_text(json, "id", ctx->peers->self.id);
-    kvb_json_write_pair_bool(json, "leads", ctx->leads);
-    kvb_json_write_pair_u64(json, "others", ctx->peers->count);
-    kvb_json_write_pair_bool(json, "same_id", kvb_peers_has_same_id(ctx->peers, ctx->now_ns));
-    kvb_json_write_end(json, '}');
-}
-
-/* Where sgl-router asks; left out where it is off. */
-static void write_grpc(struct kvb_json_writer *json, const struct kvb_query_context *ctx)
-{
-    if (!ctx->grpc_listen || ctx->grpc_listen[0] == '\0') {
-        return;
-    }
-    kvb_json_write_key(json, "grpc");
-    kvb_json_write_begin(json, '{');
-    kvb_json_write_pair_text(json, "listen", ctx->grpc_listen);
-    kvb_json_write_pair_u64(json, "port", ctx->grpc_port);
-    kvb_json_write_pair_text(json, "model", ctx->grpc_model);
-    kvb_json_write_end(json, '}');
-}
-
 kvb_status kvb_answer_state(struct kvb_query_context *ctx, struct kvb_buf *out)
 {
     struct kvb_json_writer json = kvb_json_writer_of(out);
+    struct kvb_index_counters index;
+    struct kvb_follower_counters followed;
     struct kvb_load_stats stats;
 
+    kvb_prefix_index_count(ctx->index, &index);
+    kvb_followers_counters(ctx->followers, &followed);
     kvb_load_tracker_stats(ctx->tracker, &stats);
     kvb_json_write_begin(&json, '{');
     kvb_json_write_pair_text(&json, "version", KVB_VERSION);
     write_stream_states(&json, ctx);
-    write_index(&json, ctx);
-    write_followed(&json, ctx);
+
+    kvb_json_write_pair_begin(&json, "index", '{');
+    kvb_json_write_pair_u64(&json, "nodes", index.nodes);
+    kvb_json_write_pair_u64(&json, "ghosts", index.ghosts);
+    kvb_json_write_pair_u64(&json, "orphans", index.orphans);
+    kvb_json_write_pair_u64(&json, "memberships", index.memberships);
+    kvb_json_write_pair_u64(&json, "aliases", index.aliases);
+    kvb_json_write_pair_u64(&json, "unknown_parents", index.unknown_parents);
+    kvb_json_write_pair_u64(&json, "refused", index.refused);
+    kvb_json_write_end(&json, '}');
+
+    kvb_json_write_pair_begin(&json, "followed", '{');
+    kvb_json_write_pair_u64(&json, "events_applied", followed.events_applied);
+    kvb_json_write_pair_u64(&json, "events_unused", followed.events_unused);
+    kvb_json_write_pair_u64(&json, "events_old", followed.events_old);
+    kvb_json_write_pair_u64(&json, "holes", followed.holes);
+    kvb_json_write_pair_u64(&json, "heartbeats", followed.heartbeats);
+    kvb_json_write_pair_u64(&json, "heartbeats_late", followed.heartbeats_late);
+    kvb_json_write_pair_u64(&json, "differs", followed.differs);
+    kvb_json_write_pair_u64(&json, "epochs_missed", followed.epochs_missed);
+    kvb_json_write_pair_u64(&json, "streams_refused", followed.streams_refused);
+    kvb_json_write_end(&json, '}');
+
     kvb_json_write_pair_u64(&json, "endpoints", stats.endpoint_count);
     kvb_json_write_pair_number(&json, "load_avg", stats.avg);
     kvb_json_write_pair_number(&json, "load_std", stats.std);
     kvb_json_write_pair_u64(&json, "routed", ctx->decisions);
     if (ctx->peers) {
-        write_aggregators(&json, ctx);
+        kvb_json_write_pair_begin(&json, "aggregators", '{');
+        kvb_json_write_pair_text(&json, "id", ctx->peers->self.id);
+        kvb_json_write_pair_bool(&json, "leads", ctx->leads);
+        kvb_json_write_pair_u64(&json, "others", ctx->peers->count);
+        kvb_json_write_pair_bool(&json, "same_id", kvb_peers_has_same_id(ctx->peers, ctx->now_ns));
+        kvb_json_write_end(&json, '}');
     }
-    write_grpc(&json, ctx);
+    /* Where sgl-router asks; left out where it is off. */
+    if (ctx->grpc_listen && ctx->grpc_listen[0] != '\0') {
+        kvb_json_write_pair_begin(&json, "grpc", '{');
+        kvb_json_write_pair_text(&json, "listen", ctx->grpc_listen);
+        kvb_json_write_pair_u64(&json, "port", ctx->grpc_port);
+        kvb_json_write_pair_text(&json, "model", ctx->grpc_model);
+        kvb_json_write_end(&json, '}');
+    }
     kvb_json_write_end(&json, '}');
     return json.status;
 }

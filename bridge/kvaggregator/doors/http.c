@@ -48,6 +48,7 @@ static kvb_status next_part(void *parts, struct kvb_buf *body)
 {
     struct kvb_pending_query *pending = parts;
 
+    /* The buffer moves to the query, for as long as the part is made on the index thread. */
     pending->answer.body = *body;
     *body = (struct kvb_buf){ 0 };
     pending->turns = 0;
@@ -61,6 +62,8 @@ static kvb_status next_part(void *parts, struct kvb_buf *body)
     }
     *body = pending->answer.body;
     pending->answer.body = (struct kvb_buf){ 0 };
+    /* The header with 200 is sent long since: all that can be said now is the end of the
+     * connection. */
     if (pending->answer.status != 200) {
         return KVB_IO;
     }
