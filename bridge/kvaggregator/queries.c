@@ -22,6 +22,7 @@
 #include "kvaggregator/service.h"
 #include "kvaggregator/texts.h"
 
+#include <sched.h>
 #include <string.h>
 
 enum {
@@ -30,6 +31,7 @@ enum {
     max_part_turns = 256,      /* most turns for one part */
     long_prompt_tokens = 4096, /* from here on a prompt is hashed by the thread that received it */
     max_long_payloads = 64,    /* over NATS, that wait to be read: some 64 MiB at most */
+    index_tries = 32,          /* while others answer; some 20 us where there are more cores */
     racing_threads = 16        /* may look at the ring at the same moment, and all find room */
 };
 
@@ -213,12 +215,12 @@ void kvb_queries_enter_index(struct kvb_aggregator *aggregator)
     atomic_store(&queries->is_index_wanted, true);
     (void)pthread_mutex_lock(&queries->index_lock);
     atomic_store(&queries->is_index_wanted, false);
-    queries->is_index_idle = false;
+    atomic_store(&queries->is_index_idle, false);
 }
 
 void kvb_queries_leave_index(struct kvb_aggregator *aggregator)
 {
-    aggregator->queries->is_index_idle = !atomic_load(&aggregator->loop->is_stopping);
+    atomic_store(&aggregator->queries->is_index_idle, !atomic_load(&aggregator->loop->is_stopping));
     (void)pthread_mutex_unlock(&aggregator->queries->index_lock);
 }
 
@@ -228,7 +230,8 @@ static bool is_index_free(const struct kvb_aggregator *aggregator)
 {
     struct kvb_replica_facts facts;
 
-    if (!aggregator->queries->is_index_idle || kvb_ring_count(aggregator->intake->events) > 0 ||
+    if (!atomic_load(&aggregator->queries->is_index_idle) ||
+        kvb_ring_count(aggregator->intake->events) > 0 ||
         kvb_ring_count(aggregator->queries->ring) > 0) {
         return false;
     }
@@ -240,16 +243,23 @@ bool kvb_queries_try_index(struct kvb_aggregator *aggregator)
 {
     struct kvb_queries *queries = aggregator->queries;
 
-    /* Where many queries arrive, the lock would go from one to the next, and the index thread would
-     * never get it: from when that wants it, nobody else takes it. */
-    if (atomic_load(&queries->is_index_wanted) ||
-        pthread_mutex_trylock(&queries->index_lock) != 0) {
-        return false;
+    for (int i = 0; i < index_tries; i++) {
+        /* In a turn, which may take milliseconds; or about to begin one.  Where many queries
+         * arrive, the lock would else go from one to the next, and never to the index thread. */
+        if (atomic_load(&queries->is_index_wanted) || !atomic_load(&queries->is_index_idle)) {
+            return false;
+        }
+        if (pthread_mutex_trylock(&queries->index_lock) == 0) {
+            if (is_index_free(aggregator)) {
+                return true;
+            }
+            (void)pthread_mutex_unlock(&queries->index_lock);
+            return false;
+        }
+        /* Somebody else answers a query.  The end of that is nearer than a turn of the index
+         * thread, for which two threads would have to be woken. */
+        (void)sched_yield();
     }
-    if (is_index_free(aggregator)) {
-        return true;
-    }
-    (void)pthread_mutex_unlock(&queries->index_lock);
     return false;
 }
 

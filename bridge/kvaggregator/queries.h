@@ -42,7 +42,7 @@ struct kvb_queries {
     _Atomic unsigned large_answers; /* in the making */
 
     pthread_mutex_t index_lock;  /* the index thread holds it, except while it waits for work */
-    bool is_index_idle;          /* under index_lock */
+    atomic_bool is_index_idle;   /* the index thread waits for work; set under index_lock */
     atomic_bool is_index_wanted; /* the index thread waits for the lock: nobody else takes it */
 
     /* The shapes of newest queries, by a hash of the model's name, for those who hash long prompts:

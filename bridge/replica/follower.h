@@ -207,8 +207,8 @@ struct kvb_stream_key kvb_followers_key(const struct kvb_followers *followers, u
 uint64_t kvb_followers_generation(const struct kvb_followers *followers);
 
 /* Changes with the generation, and when a heartbeat changes a stream's model, block shapes, window,
- * names or kind, when its first heartbeat arrives, and when the stream becomes DOWN or is no longer
- * DOWN. */
+ * names or kind, or whether facts of its worker are known, when its first heartbeat arrives, and
+ * when the stream becomes DOWN or is no longer DOWN. */
 uint64_t kvb_followers_traits(const struct kvb_followers *followers);
 
 /* Finds the stream and tier that own a slot.  KVB_NOT_FOUND: no stream owns it. */

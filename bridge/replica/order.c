@@ -417,7 +417,8 @@ static bool has_other_traits(const struct kvb_follower *shown, const struct kvb_
            has_other_windows(old, update) || old->hashes != update->hashes ||
            old->speculative_drop != update->speculative_drop ||
            old->chunk_blocks != update->chunk_blocks || old->is_paired != update->is_paired ||
-           old->is_store != update->is_store || strcmp(old->model, update->model) != 0;
+           old->is_store != update->is_store || strcmp(old->model, update->model) != 0 ||
+           kvb_worker_facts_are_known(&old->facts) != kvb_worker_facts_are_known(&update->facts);
 }
 
 kvb_status kvb_followers_heartbeat(

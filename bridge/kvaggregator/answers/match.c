@@ -470,7 +470,7 @@ static void write_known_workers(struct kvb_json_writer *json, const struct kvb_q
     bool is_open = false;
 
     for (size_t at = 0; at < ctx->overlap_count; at = next_worker(ctx, at)) {
-        if (!kvb_worker_facts_are_known(facts_at(ctx, at))) {
+        if (!ctx->overlaps[at].has_facts) {
             continue;
         }
         if (!is_open) {

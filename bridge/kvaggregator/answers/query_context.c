@@ -451,7 +451,8 @@ static void list_query_stream(struct kvb_query_context *ctx, uint32_t number)
                               .is_paired = heartbeat->is_paired,
                               .is_alone = heartbeat->is_without_full,
                               .drop = heartbeat->speculative_drop,
-                              .is_store = heartbeat->is_store };
+                              .is_store = heartbeat->is_store,
+                              .has_facts = kvb_worker_facts_are_known(&heartbeat->facts) };
     listing->has_alone = listing->has_alone || heartbeat->is_without_full;
     /* For the head of an answer, which speaks of workers: stores do not count. */
     if (!heartbeat->is_store && !listing->has_worker) {

@@ -59,6 +59,7 @@ struct kvb_overlap {
     bool is_paired;
     bool is_store;
     bool is_alone;         /* no group of full attention */
+    bool has_facts;        /* any of its worker is known */
     uint32_t drop;         /* the device's speculative_drop, in blocks */
     size_t request_blocks; /* complete blocks of the query in that shape */
     uint64_t tokens[KVB_TIER_COUNT];

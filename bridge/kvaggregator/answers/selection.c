@@ -77,6 +77,14 @@ bool kvb_selection_takes(const struct kvb_query *query, const struct kvb_followe
            is_candidate(query, follower);
 }
 
+bool kvb_selection_takes_all(const struct kvb_query *query)
+{
+    const struct kvb_selection *selection = &query->selection;
+
+    return query->served_name[0] == '\0' && selection->labels.count == 0 &&
+           selection->worker_id_count == 0 && selection->address_count == 0;
+}
+
 /* ---- The policy ---- */
 
 static kvb_status refuse_policy(const char *name, struct kvb_detail *detail)

@@ -17,6 +17,9 @@ bool kvb_selection_serves(const struct kvb_query *query, const struct kvb_follow
  * DOWN or draining. */
 bool kvb_selection_takes(const struct kvb_query *query, const struct kvb_follower *follower);
 
+/* True: it takes each worker of the model, so none need be looked at. */
+bool kvb_selection_takes_all(const struct kvb_query *query);
+
 /* The configured options, with the policy that the query names.  KVB_BAD_INPUT: the policy is
  * unknown, and detail lists the known ones; or it is gone, and detail names what serves in its
  * place. */
