@@ -148,6 +148,7 @@ def test_an_unready_aggregator_gets_no_group_requests_but_answers_direct_ones(sc
     why = "0 of 1 streams are EXACT; router.ready_exact requires a share of 0.5"
     wait_for("/readyz says why", lambda: why in picky.http("GET", "/readyz")[1])
     assert picky.http("GET", "/readyz")[0] == 503
+    wait_for("it has the list", lambda: [row["blocks"]["device"] for row in picky.get("/streams")["streams"]] == [1])
     bus = scene.bus()
     body = json.dumps({"token_ids": prompt(1)[:BLOCK]}).encode()
     answers = [json.loads(bus.request(f"{ROUTER}.kv_match", body)) for _ in range(50)]
