@@ -153,10 +153,10 @@
     X(gateway_no_endpoint, COUNTER, "kvb_gateway_reasons_total", "reason=\"no_endpoint\"", "Picks that were not made of all tokens, by reason; tokenize: see kvb_tokenize_failures_total. no_endpoint: answered with 503") \
     X(gateway_tokenize, COUNTER, "kvb_gateway_reasons_total", "reason=\"tokenize\"", "Picks that were not made of all tokens, by reason; tokenize: see kvb_tokenize_failures_total. no_endpoint: answered with 503") \
     X(gateway_pick, HISTOGRAM, "kvb_gateway_pick_seconds", "", "Seconds from the last byte of a body that a pick needs to the answer") \
-    X(gateway_complete, COUNTER, "kvb_gateway_ended_total", "how=\"complete\"", "Streams of gateways that ended: complete; the client left after the pick; the picker has refused; early: before the pick") \
-    X(gateway_client, COUNTER, "kvb_gateway_ended_total", "how=\"client\"", "Streams of gateways that ended: complete; the client left after the pick; the picker has refused; early: before the pick") \
-    X(gateway_picker, COUNTER, "kvb_gateway_ended_total", "how=\"picker\"", "Streams of gateways that ended: complete; the client left after the pick; the picker has refused; early: before the pick") \
-    X(gateway_early, COUNTER, "kvb_gateway_ended_total", "how=\"early\"", "Streams of gateways that ended: complete; the client left after the pick; the picker has refused; early: before the pick") \
+    X(gateway_complete, COUNTER, "kvb_gateway_ended_total", "how=\"complete\"", "Streams of gateways that ended: complete; the client left; the picker has refused; early: ended by us for lack of memory, or because its messages are wrong") \
+    X(gateway_client, COUNTER, "kvb_gateway_ended_total", "how=\"client\"", "Streams of gateways that ended: complete; the client left; the picker has refused; early: ended by us for lack of memory, or because its messages are wrong") \
+    X(gateway_picker, COUNTER, "kvb_gateway_ended_total", "how=\"picker\"", "Streams of gateways that ended: complete; the client left; the picker has refused; early: ended by us for lack of memory, or because its messages are wrong") \
+    X(gateway_early, COUNTER, "kvb_gateway_ended_total", "how=\"early\"", "Streams of gateways that ended: complete; the client left; the picker has refused; early: ended by us for lack of memory, or because its messages are wrong") \
     X(gateway_streams, GAUGE, "kvb_gateway_streams", "", "Streams of gateways that are open; at most 16384 of each listener") \
     X(gateway_held, GAUGE, "kvb_gateway_held_bytes", "", "Memory that bodies of gateways take; above 256 MiB of a listener, or half of it of a connection, picks are made by load") \
     X(gateway_passed_on, COUNTER, "kvb_gateway_passed_on_total", "", "Requests that were picked before their body was whole, because it is too large or there is no memory for it") \

@@ -75,7 +75,7 @@ struct gateway_stream {
     struct kvb_route_decision decision; /* without names; its id is the request's in the books */
     enum pick_by by;
     const char *reason; /* static; why by load */
-    uint64_t prompt_tokens;
+    bool is_given_up;   /* this side could not go on */
 };
 
 struct gateway {
@@ -325,6 +325,7 @@ void kvb_gateway_give_back(struct kvb_pending_query *pending)
 
 static void give_up(struct gateway_stream *stream)
 {
+    stream->is_given_up = true;
     kvb_grpc_stream_finish(stream->grpc, KVB_GRPC_RESOURCE_EXHAUSTED);
 }
 
@@ -422,6 +423,7 @@ static void carry_out(struct gateway_stream *stream, uint64_t now_ns)
     stream->exchange.events = 0;
     if (events & KVB_EXCHANGE_BROKEN) {
         end_pick(stream);
+        stream->is_given_up = true;
         kvb_grpc_stream_finish(stream->grpc, KVB_GRPC_INVALID_ARGUMENT);
         return;
     }
@@ -537,7 +539,6 @@ static void take_found(struct gateway_stream *stream, struct gateway_call *call,
         .reason = reason[0] != '\0' ? reason : "tokens",
     };
     stream->decision = found->decision;
-    stream->prompt_tokens = found->prompt_tokens;
     kvb_metric_add(
         metrics_of(stream->gateway), kvb_aggregator_gateway_prompt_tokens, found->prompt_tokens);
     if (stream->exchange.is_passed_on) {
@@ -659,8 +660,8 @@ static void count_end(const struct gateway_stream *stream)
     count(
         stream->gateway, is_complete             ? kvb_aggregator_gateway_complete
                          : stream->by == BY_NONE ? kvb_aggregator_gateway_picker
-                         : is_answered           ? kvb_aggregator_gateway_client
-                                                 : kvb_aggregator_gateway_early);
+                         : stream->is_given_up   ? kvb_aggregator_gateway_early
+                                                 : kvb_aggregator_gateway_client);
 }
 
 static void on_close(void *context, struct kvb_grpc_stream *grpc)
