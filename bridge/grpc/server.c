@@ -943,6 +943,9 @@ static uint64_t take_turn(void *context, uint64_t now_ns)
         flush_dirty(grpc);
     }
     note_grpc_gauges(grpc);
+    if (grpc->options.talk) {
+        grpc->options.talk->on_sent(grpc->options.context);
+    }
     if (is_grpc_over(grpc)) {
         close_connections(grpc);
         (void)pthread_mutex_lock(&grpc->lock);

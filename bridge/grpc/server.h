@@ -85,6 +85,8 @@ struct kvb_grpc_talk {
     void (*on_close)(void *context, struct kvb_grpc_stream *stream);
     /* Once in each turn, before answers are sent.  Returns when it is due next, monotonic ns. */
     uint64_t (*on_turn)(void *context, uint64_t now_ns);
+    /* After that, when they are sent as far as clients take them: kvb_grpc_count() is right. */
+    void (*on_sent)(void *context);
     /* The server stops: streams that are open may go on for drain_ms. */
     void (*on_drain)(void *context);
     size_t max_all_streams;

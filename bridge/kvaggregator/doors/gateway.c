@@ -88,7 +88,8 @@ struct gateway {
     struct gateway_stream *streams;
     struct gateway_stream *waiting; /* for their picks */
     struct gateway_stream *by_id[id_buckets];
-    struct kvb_grpc_counts shown;
+    size_t stream_count; /* requests, not health checks */
+    size_t held_bytes;
     uint64_t made_ids;
     atomic_uint connections;
     atomic_bool is_withdrawn;
@@ -623,6 +624,7 @@ static void on_open(void *context, struct kvb_grpc_stream *grpc)
         stream->next->at = &stream->next;
     }
     gateway->streams = stream;
+    gateway->stream_count++;
 }
 
 static void on_message(void *context, struct kvb_grpc_stream *grpc, struct kvb_buf *message)
@@ -679,6 +681,7 @@ static void on_close(void *context, struct kvb_grpc_stream *grpc)
     }
     end_pick(stream);
     leave_id(stream);
+    stream->gateway->stream_count--;
     *stream->at = stream->next;
     if (stream->next) {
         stream->next->at = stream->at;
@@ -695,19 +698,25 @@ static uint64_t on_turn(void *context, uint64_t now_ns)
     while (kvb_ring_take(gateway->picked, &item) == KVB_OK) { /* ends: streams are limited */
         take_call(gateway, item, now_ns);
     }
-    const uint64_t due_ns = look_at_waiting(gateway, now_ns);
+    return look_at_waiting(gateway, now_ns);
+}
+
+static void on_sent(void *context)
+{
+    struct gateway *gateway = context;
     const struct kvb_grpc_counts counts = kvb_grpc_count(gateway->grpc);
+    uint64_t streams = 0;
+    uint64_t held_bytes = 0;
+
     atomic_store_explicit(
         &gateway->connections, (unsigned)counts.connections, memory_order_relaxed);
-    gateway->shown = counts;
-    struct kvb_grpc_counts sum = { 0 };
+    gateway->held_bytes = counts.held_bytes;
     for (size_t i = 0; i < gateway->all->count; i++) {
-        sum.streams += gateway->all->gateways[i].shown.streams;
-        sum.held_bytes += gateway->all->gateways[i].shown.held_bytes;
+        streams += gateway->all->gateways[i].stream_count;
+        held_bytes += gateway->all->gateways[i].held_bytes;
     }
-    kvb_metric_set(metrics_of(gateway), kvb_aggregator_gateway_streams, sum.streams);
-    kvb_metric_set(metrics_of(gateway), kvb_aggregator_gateway_held, sum.held_bytes);
-    return due_ns;
+    kvb_metric_set(metrics_of(gateway), kvb_aggregator_gateway_streams, streams);
+    kvb_metric_set(metrics_of(gateway), kvb_aggregator_gateway_held, held_bytes);
 }
 
 static void on_drain(void *context)
@@ -765,6 +774,7 @@ static const struct kvb_grpc_talk talk = {
     .on_end = on_end,
     .on_close = on_close,
     .on_turn = on_turn,
+    .on_sent = on_sent,
     .on_drain = on_drain,
     .max_streams = kvb_max_gateway_connection_streams,
     .max_all_streams = kvb_max_gateway_streams,
