@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define TALK "/x.Y/Talk"
 #define PATH "/kv_indexer.v1.KVIndexer/MatchExternalKvPrefix"
 
 /* A session and a client of nghttp2, which exchange bytes in memory. */
@@ -17,6 +18,7 @@ enum { max_calls = 2048, message_max = 8 << 20, under_way_max = 32, none = -2 };
 
 static const struct kvb_grpc_method methods[] = {
     { .path = PATH, .kind = KVB_GRPC_UNARY, .max_message_bytes = message_max },
+    { .path = TALK, .kind = KVB_GRPC_STREAM, .max_message_bytes = message_max },
 };
 
 struct call { /* as the client sees it */
@@ -880,9 +882,201 @@ static void survives_each_failing_allocation(void **state)
     assert_true(allocations > 10);
 }
 
+/* ---- Messages both ways ---- */
+
+struct talk {
+    size_t opened, messages, ended, closed, bytes;
+    bool finishes; /* after the first message */
+};
+
+static void talk_open(void *context, struct kvb_grpc_stream *stream)
+{
+    struct talk *talk = context;
+
+    kvb_grpc_stream_set_owner(stream, talk);
+    talk->opened++;
+}
+
+/* The same message goes back, in two parts, without a copy. */
+static void talk_message(void *context, struct kvb_grpc_stream *stream, struct kvb_buf *message)
+{
+    struct talk *talk = context;
+    const size_t half = message->len / 2;
+    const kvb_span first = { message->data, half };
+    const kvb_span second = { message->data + half, message->len - half };
+
+    assert_ptr_equal(kvb_grpc_stream_owner(stream), talk);
+    talk->messages++;
+    talk->bytes += message->len;
+    if (message->len == 0) {
+        assert_ok(kvb_grpc_stream_send(stream, kvb_span_of("p"), (kvb_span){ 0 }, NULL));
+    } else {
+        assert_ok(kvb_grpc_stream_send(stream, kvb_span_of("p"), first, NULL));
+        assert_ok(kvb_grpc_stream_send(stream, (kvb_span){ 0 }, second, message));
+        assert_null(message->data); /* taken */
+    }
+    if (talk->finishes) {
+        kvb_grpc_stream_finish(stream, KVB_GRPC_OK);
+        assert_int_equal(
+            kvb_grpc_stream_send(stream, (kvb_span){ 0 }, (kvb_span){ 0 }, NULL), KVB_CLOSED);
+    }
+}
+
+static void talk_end(void *context, struct kvb_grpc_stream *stream)
+{
+    struct talk *talk = context;
+
+    talk->ended++;
+    kvb_grpc_stream_finish(stream, KVB_GRPC_OK);
+}
+
+static void talk_close(void *context, struct kvb_grpc_stream *stream)
+{
+    struct talk *talk = context;
+
+    (void)stream;
+    talk->closed++;
+}
+
+static struct scene *new_talk(struct talk *talk)
+{
+    struct scene *scene = new_scene();
+
+    scene->gate.on_open = talk_open;
+    scene->gate.on_message = talk_message;
+    scene->gate.on_end = talk_end;
+    scene->gate.on_close = talk_close;
+    scene->gate.stream_context = talk;
+    scene->gate.expects_resets = true;
+    return scene;
+}
+
+/* A message of gRPC with so many bytes; the caller frees it. */
+static uint8_t *long_message(size_t len)
+{
+    uint8_t *bytes = calloc(1, len + 5);
+
+    assert_non_null(bytes);
+    bytes[1] = (uint8_t)(len >> 24);
+    bytes[2] = (uint8_t)(len >> 16);
+    bytes[3] = (uint8_t)(len >> 8);
+    bytes[4] = (uint8_t)len;
+    return bytes;
+}
+
+/* The client's windows have 64 KiB, which is HTTP/2's default. */
+static void long_messages_go_both_ways_through_small_windows(void **state)
+{
+    enum { len = 6 << 20 };
+    struct talk talk = { 0 };
+    struct scene *scene = new_talk(&talk);
+    uint8_t *bytes = long_message(len);
+
+    (void)state;
+    const int32_t stream =
+        send_request(scene, &(struct request){ .path = TALK, .body = bytes, .len = len + 5 });
+    pump(scene);
+    assert_int_equal(talk.messages, 1);
+    assert_int_equal(talk.ended, 1);
+    assert_int_equal(talk.closed, 1);
+    assert_int_equal(call_of(scene, stream)->grpc_status, 0);
+    /* Two messages, each with a head, and one byte of prefix. */
+    assert_int_equal(call_of(scene, stream)->answer_len, len + 1 + 2 * 5);
+    assert_int_equal(scene->gate.held_bytes, 0);
+    assert_int_equal(scene->gate.stream_count, 0);
+    free(bytes);
+    drop_scene(scene);
+}
+
+static void several_messages_cut_anywhere_are_each_delivered(void **state)
+{
+    static const uint8_t three[] = { 0, 0, 0, 0, 2, 'a', 'b', 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 'c' };
+
+    (void)state;
+    for (size_t piece = 1; piece <= sizeof three; piece++) {
+        struct talk talk = { 0 };
+        struct scene *scene = new_talk(&talk);
+        (void)send_request(
+            scene,
+            &(struct request){ .path = TALK, .body = three, .len = sizeof three, .piece = piece });
+        pump_pieces(scene, 3);
+        assert_int_equal(talk.messages, 3);
+        assert_int_equal(talk.bytes, 3);
+        assert_int_equal(talk.closed, 1);
+        drop_scene(scene);
+    }
+}
+
+/* As Envoy does with each stream.  Streams that never had a message are counted. */
+static void resets_after_a_message_are_no_abuse(void **state)
+{
+    struct talk talk = { .finishes = false };
+    struct scene *scene = new_talk(&talk);
+
+    (void)state;
+    for (int i = 0; i < kvb_grpc_reset_burst + 1; i++) {
+        const int32_t stream = send_request(
+            scene, &(struct request){
+                       .path = TALK, .body = good, .len = sizeof good, .is_open_ended = true });
+        pump(scene);
+        assert_int_equal(
+            nghttp2_submit_rst_stream(
+                scene->client, NGHTTP2_FLAG_NONE, stream, NGHTTP2_INTERNAL_ERROR),
+            0);
+        pump(scene);
+    }
+    assert_int_equal(talk.messages, 1001);
+    assert_int_equal(talk.closed, 1001);
+    assert_int_equal(scene->goaways, 0);
+    assert_false(kvb_grpc_session_has_failed(scene->session));
+    drop_scene(scene);
+}
+
+static void a_finished_stream_takes_no_more(void **state)
+{
+    struct talk talk = { .finishes = true };
+    struct scene *scene = new_talk(&talk);
+    const int32_t stream = send_request(
+        scene,
+        &(struct request){ .path = TALK, .body = good, .len = sizeof good, .is_open_ended = true });
+
+    (void)state;
+    pump(scene);
+    assert_int_equal(call_of(scene, stream)->grpc_status, 0);
+    assert_true(call_of(scene, stream)->is_closed);
+    assert_int_equal(talk.closed, 1);
+    drop_scene(scene);
+}
+
+static void draining_lets_open_streams_go_on(void **state)
+{
+    struct talk talk = { 0 };
+    struct scene *scene = new_talk(&talk);
+    const int32_t stream = send_request(
+        scene,
+        &(struct request){ .path = TALK, .body = good, .len = sizeof good, .is_open_ended = true });
+
+    (void)state;
+    pump(scene);
+    kvb_grpc_session_drain(scene->session);
+    pump(scene);
+    assert_int_equal(scene->goaways, 1);
+    assert_int_equal(scene->goaway_code, NGHTTP2_NO_ERROR);
+    assert_false(kvb_grpc_session_has_failed(scene->session));
+    assert_false(call_of(scene, stream)->is_closed);
+    assert_int_equal(talk.closed, 0);
+    drop_scene(scene);
+    assert_int_equal(talk.closed, 1);
+}
+
 SUITE(session)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(long_messages_go_both_ways_through_small_windows),
+        cmocka_unit_test(several_messages_cut_anywhere_are_each_delivered),
+        cmocka_unit_test(resets_after_a_message_are_no_abuse),
+        cmocka_unit_test(a_finished_stream_takes_no_more),
+        cmocka_unit_test(draining_lets_open_streams_go_on),
         cmocka_unit_test(answers_with_a_message_and_trailers),
         cmocka_unit_test(answers_in_any_order),
         cmocka_unit_test(refuses_with_the_status_that_a_router_understands),
