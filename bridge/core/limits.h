@@ -72,10 +72,11 @@ enum {
     kvb_max_filter_bytes = 512,     /* the whole query string, as sent */
     kvb_max_overview_rows = 1000,
 
-    kvb_max_tokenize_requests = 1024,    /* queries of text that wait for an engine; above: 503 */
+    kvb_max_tokenize_requests = 1024,    /* texts that wait for an engine; above: busy */
     kvb_max_tokenize_deadline_ms = 1000, /* an HTTP request waits 2 s for its answer */
     kvb_max_tokenize_cache_bytes = 1 << 30,
-    kvb_max_tokenize_texts = 256, /* different texts that engines are asked for; above: 503 */
+    kvb_max_tokenize_texts = 256, /* different texts that engines are asked for */
+    kvb_max_text_messages = 8192, /* of one chat, at whose ends an earlier one may end */
     kvb_max_tokenize_answer_bytes = 16 << 20, /* an answer: 2 million tokens of 7 digits */
     kvb_max_tokenize_held_bytes = 64 << 20,   /* answers that arrive, together */
     kvb_max_tokenize_connections = 128,       /* to engines; further requests wait */

@@ -222,11 +222,11 @@ static const struct kvb_conf_key keys[] = {
       .help = "Networks, such as 10.0.0.0/8, of the engines that may be asked for the tokens\n"
               "of a text, where their worker has `tokenize`.  The text is sent there.\n"
               "Addresses where clouds answer with credentials are never asked.  Empty:\n"
-              "queries of text are answered with 503." },
+              "none is, and texts are routed by load." },
     { "tokenize.deadline_ms", KVB_CONF_U32, "50", 1, kvb_max_tokenize_deadline_ms,
       FIELD(tokenize.deadline_ms),
       .help = "How long a query of text waits for the tokens, in ms; then it is answered\n"
-              "with 503." },
+              "by an earlier text that is its beginning, or by load." },
     { "tokenize.cache_bytes", KVB_CONF_U64, "67108864", 0, kvb_max_tokenize_cache_bytes,
       FIELD(tokenize.cache_bytes),
       .help = "Memory for texts and their tokens, so that an engine is asked once; those\n"

@@ -59,7 +59,8 @@ static size_t bytes_of(const struct kvb_pending_query *pending)
     return sizeof *pending + pending->payload.len +
            query->count * item_bytes + /* at most as many as were decoded */
            query->hashes_ahead_count * sizeof *query->hashes_ahead +
-           2 * query->text_bytes + /* with the body of the tokenizer */
+           2 * query->text.bytes + /* with the body of the tokenizer */
+           query->text.end_count * sizeof *query->text.ends +
            2 * sizeof(uint64_t) *
                (query->selection.worker_id_count + query->selection.address_count);
 }
@@ -266,7 +267,7 @@ static void free_pending(struct kvb_pending_query *pending)
     kvb_bus_kept_drop(&pending->unread);
     free(pending->tokens);
     if (pending->order) {
-        kvb_buf_done(&pending->order->body);
+        kvb_tokenize_text_done(&pending->order->text);
         free(pending->order);
     }
     if (pending->is_large) {

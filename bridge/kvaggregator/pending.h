@@ -138,8 +138,7 @@ bool kvb_pending_leave(struct kvb_pending_query *pending);
 /* True: its connection has left. */
 bool kvb_pending_is_left(struct kvb_pending_query *pending);
 
-/* Makes the sentence in `detail` the answer: the query cannot be read, or its text has no tokens.
- */
+/* Makes the sentence in `detail` the answer: the query cannot be read. */
 void kvb_pending_fail(struct kvb_pending_query *pending);
 
 /* Moves the answer out of it, and counts it. */

@@ -331,26 +331,14 @@ static enum kvb_pending_end why_not_wanted(struct kvb_pending_query *pending)
 static bool go_on_with(struct kvb_pending_query *pending)
 {
     /* A text that comes back is settled first: that counts how many are under way. */
-    if (pending->order) {
-        kvb_texts_settle(pending);
-    }
+    kvb_texts_settle(pending);
     const enum kvb_pending_end why = why_not_wanted(pending);
     if (why != KVB_END_SENT) {
         kvb_pending_settle(pending, why);
         return true;
     }
-    switch (kvb_texts_request(pending)) {
-    case KVB_TEXT_REQUESTED: /* the tokenizer has it, and it comes again */
+    if (kvb_texts_request(pending)) { /* the tokenizer has it, and it comes again */
         return true;
-    case KVB_TEXT_FAILED:
-        if (pending->door == KVB_DOOR_GATEWAY) {
-            break; /* picked without tokens */
-        }
-        kvb_pending_fail(pending);
-        send_answer(pending);
-        return true;
-    case KVB_TEXT_NOT_NEEDED:
-        break;
     }
     if (make_answer(pending)) {
         send_answer(pending);

@@ -18,12 +18,13 @@
 #include <string.h>
 #include <sys/random.h>
 
-/* Queries of text: which engine is asked for the tokens, and what is answered when none gives
- * them.
+/* Queries of text: which engine is asked for the tokens, and what becomes of a query when none
+ * gives them.
  *
  *     index thread         request: chooses engines ---> tokenizer
- *     control thread       take_tokens(), or why there are none --> the ring of queries
- *     index thread         settle: a query of tokens, which is answered like any other */
+ *     control thread       take_tokens(), or why not all ---> the ring of queries
+ *     index thread         settle: a query of the tokens that are known, which is answered like any
+ *                          other */
 
 /* ---- Which engines ---- */
 
@@ -45,6 +46,7 @@ static unsigned rank_of_engine(const struct kvb_follower *follower)
 struct choice {
     const char *urls[kvb_tokenize_urls]; /* borrowed; the better first; NULL: none */
     unsigned ranks[kvb_tokenize_urls];
+    uint32_t block_size; /* the largest that was met among the model's workers */
 };
 
 /* Ranks of one worker have the same URL: it counts once. */
@@ -79,9 +81,14 @@ choose_engines(struct kvb_aggregator *aggregator, const struct kvb_query *query,
 
     for (size_t i = 0; i < limit; i++) {
         const struct kvb_follower *follower = kvb_followers_at(ctx->followers, (begin + i) % limit);
-        const unsigned rank = follower ? rank_of_engine(follower) : worst_rank + 1;
-        if (rank <= worst_rank && strcmp(kvb_query_context_model(ctx, follower), model) == 0 &&
-            kvb_selection_serves(query, follower)) {
+        if (!follower || strcmp(kvb_query_context_model(ctx, follower), model) != 0 ||
+            !kvb_selection_serves(query, follower)) {
+            continue;
+        }
+        const unsigned rank = rank_of_engine(follower);
+        const uint32_t block_size = kvb_query_context_block_size(ctx, follower);
+        choice.block_size = block_size > choice.block_size ? block_size : choice.block_size;
+        if (rank <= worst_rank) {
             consider_engine(&choice, follower->heartbeat.facts.tokenize, rank);
         }
         if (choice.urls[kvb_tokenize_urls - 1] &&
@@ -97,25 +104,38 @@ choose_engines(struct kvb_aggregator *aggregator, const struct kvb_query *query,
 /* What a request adds to the members: {"model":"...",}.  A byte of a name has at most 6 in JSON. */
 enum { max_model_bytes = 6 * kvb_model_bytes + 32 };
 
-static enum kvb_tokenize_outcome fill_order(
-    const struct choice *choice, const char *model, const struct kvb_query *query,
+static kvb_status fill_order(
+    const struct choice *choice, const char *model, struct kvb_query *query,
     struct kvb_tokenize_order *order)
 {
-    const kvb_span members = { (const uint8_t *)query->text, query->text_bytes };
+    struct kvb_tokenize_text *text = &order->text;
+    const kvb_span members = { (const uint8_t *)query->text.members, query->text.bytes };
 
     for (size_t i = 0; i < kvb_tokenize_urls; i++) {
         (void)snprintf(/* fits: a fact of a heartbeat */
                        order->urls[i], sizeof order->urls[i], "%s",
                        choice->urls[i] ? choice->urls[i] : "");
     }
-    kvb_buf_init(&order->body, query->text_bytes + max_model_bytes);
-    return kvb_tokenize_request_encode(model, members, &order->body) == KVB_OK ? KVB_TOKENIZE_OK
-                                                                               : KVB_TOKENIZE_BUSY;
+    (void)snprintf(text->model, sizeof text->model, "%s", model); /* fits: a query's name */
+    text->block_tokens = choice->block_size;
+    kvb_buf_init(&text->body, members.len + max_model_bytes);
+    KVB_TRY(kvb_tokenize_request_encode(model, members, &text->body));
+    /* The request's brace follows the members. */
+    const size_t before = text->body.len - members.len - 1;
+    text->ends = query->text.ends; /* taken */
+    text->end_count = query->text.end_count;
+    query->text.ends = NULL;
+    for (size_t i = 0; i < text->end_count; i++) {
+        text->ends[i] += (uint32_t)before;
+    }
+    return KVB_OK;
 }
+
+static void take_tokens(struct kvb_tokenize_order *order, const struct kvb_tokenize_result *result);
 
 /* Submits the order.  Anything else than KVB_TOKENIZE_OK: it was not taken. */
 static enum kvb_tokenize_outcome submit_order(
-    struct kvb_aggregator *aggregator, const struct kvb_query *query, const char *model,
+    struct kvb_aggregator *aggregator, struct kvb_query *query, const char *model,
     struct kvb_tokenize_order *order)
 {
     struct kvb_queries *queries = aggregator->queries;
@@ -126,14 +146,11 @@ static enum kvb_tokenize_outcome submit_order(
     if (queries->texts_waiting >= kvb_max_tokenize_requests) {
         return KVB_TOKENIZE_BUSY;
     }
+    /* Where no engine can be asked, the tokenizer may know the text all the same. */
     const struct choice choice = choose_engines(aggregator, query, model);
-    if (!choice.urls[0]) {
-        return KVB_TOKENIZE_NO_ENGINE;
-    }
     const char *name = query->served_name[0] != '\0' ? query->served_name : model;
-    const enum kvb_tokenize_outcome outcome = fill_order(&choice, name, query, order);
-    if (outcome != KVB_TOKENIZE_OK) {
-        return outcome;
+    if (fill_order(&choice, name, query, order) != KVB_OK) {
+        return KVB_TOKENIZE_BUSY;
     }
     /* Once it is submitted, the tokenizer's thread may give it back at any moment. */
     queries->texts_waiting++;
@@ -144,26 +161,28 @@ static enum kvb_tokenize_outcome submit_order(
     return KVB_TOKENIZE_OK;
 }
 
-/* ---- Failing ---- */
+/* ---- What is known ---- */
 
-static void describe_failure(
+static void describe_outcome(
     const struct kvb_aggregator *aggregator, const struct kvb_tokenize_result *result, char *text,
     size_t bytes)
 {
     static const char *const sentences[KVB_TOKENIZE_OUTCOME_COUNT] = {
+        [KVB_TOKENIZE_NOT_ASKED] = "an earlier text is its beginning, and 3/4 of it",
         [KVB_TOKENIZE_OFF] = "this aggregator asks no engine: set tokenize.networks, or send "
                              "token_ids",
         [KVB_TOKENIZE_NO_ENGINE] = "no worker of the model that is up has `tokenize`: set it in "
                                    "the bridge's configuration, or send token_ids",
-        [KVB_TOKENIZE_BUSY] = "too many texts wait for engines; try again later",
+        [KVB_TOKENIZE_BUSY] = "too many texts wait for engines",
         [KVB_TOKENIZE_UNAVAILABLE] = "no engine can be reached, all have just failed, or "
-                                     "tokenize.networks lacks theirs; try again later",
+                                     "tokenize.networks lacks theirs",
         [KVB_TOKENIZE_INVALID] = "the engine's answer has no tokens",
+        [KVB_TOKENIZE_CANCELLED] = "nobody waits for it",
     };
 
     if (result->outcome == KVB_TOKENIZE_TIMEOUT) {
         (void)snprintf(
-            text, bytes, "no engine has answered within %u ms; try again later",
+            text, bytes, "no engine has answered within %u ms",
             aggregator->config->tokenize.deadline_ms);
     } else if (result->outcome == KVB_TOKENIZE_REFUSED) {
         (void)snprintf(text, bytes, "the engine has answered HTTP %u", result->code);
@@ -172,11 +191,9 @@ static void describe_failure(
     }
 }
 
-/* Counts the failure, and says in detail what is answered: "tokenize_timeout: ...". */
-static enum kvb_text_step fail_text(struct kvb_pending_query *pending)
+static void
+count_outcome(struct kvb_aggregator *aggregator, const struct kvb_tokenize_result *result)
 {
-    struct kvb_aggregator *aggregator = pending->aggregator;
-    const struct kvb_tokenize_result *result = &pending->tokenized;
     static const enum kvb_aggregator_metric rows[KVB_TOKENIZE_OUTCOME_COUNT] = {
         [KVB_TOKENIZE_OFF] = kvb_aggregator_tokenize_off,
         [KVB_TOKENIZE_NO_ENGINE] = kvb_aggregator_tokenize_no_engine,
@@ -186,80 +203,102 @@ static enum kvb_text_step fail_text(struct kvb_pending_query *pending)
         [KVB_TOKENIZE_REFUSED] = kvb_aggregator_tokenize_refused,
         [KVB_TOKENIZE_INVALID] = kvb_aggregator_tokenize_invalid,
     };
-    char text[160];
 
-    describe_failure(aggregator, result, text, sizeof text);
-    kvb_detail_set(&pending->detail, "%s: %s", kvb_tokenize_outcome_name(result->outcome), text);
-    kvb_metric_add(aggregator->metrics, rows[result->outcome], 1);
-    return KVB_TEXT_FAILED;
+    if (result->known != KVB_TEXT_TOKENS_WHOLE) { /* the tokenizer has counted the others */
+        kvb_metric_add(
+            aggregator->metrics,
+            result->known == KVB_TEXT_TOKENS_PREFIX ? kvb_aggregator_tokenize_prefix
+                                                    : kvb_aggregator_tokenize_none,
+            1);
+    }
+    if (result->outcome >= KVB_TOKENIZE_OFF && result->outcome <= KVB_TOKENIZE_INVALID) {
+        kvb_metric_add(aggregator->metrics, rows[result->outcome], 1);
+    }
+}
+
+/* The text becomes a query of the tokens that are known, maybe of none. */
+static void become_tokens(struct kvb_pending_query *pending)
+{
+    struct kvb_query *query = &pending->query;
+    const struct kvb_tokenize_result *result = &pending->tokenized;
+    char why[kvb_tokens_reason_bytes / 2];
+
+    query->form = KVB_QUERY_TOKENS;
+    query->was_text = true;
+    query->known = result->known;
+    query->tokens = pending->tokens;
+    query->count = pending->tokens ? result->count : 0;
+    query->unknown_tokens = result->unknown;
+    pending->tokens = NULL;
+    if (result->outcome != KVB_TOKENIZE_OK) {
+        describe_outcome(pending->aggregator, result, why, sizeof why);
+        (void)snprintf(/* cut at worst */
+                       query->tokens_reason, sizeof query->tokens_reason, "%s: %s%s",
+                       kvb_tokenize_outcome_name(result->outcome), why,
+                       result->is_rewriting ? "; the model rewrites earlier turns, so earlier "
+                                              "texts do not help"
+                                            : "");
+    }
+    kvb_query_text_done(&query->text);
+    count_outcome(pending->aggregator, result);
 }
 
 /* ---- A query of text on the index thread ---- */
 
-enum kvb_text_step kvb_texts_request(struct kvb_pending_query *pending)
+bool kvb_texts_request(struct kvb_pending_query *pending)
 {
+    struct kvb_query *query = &pending->query;
     const char *model = NULL;
 
-    if (pending->query.form != KVB_QUERY_TEXT) {
-        return KVB_TEXT_NOT_NEEDED;
+    if (query->form != KVB_QUERY_TEXT) {
+        return false;
     }
-    if (pending->tokenized.outcome != KVB_TOKENIZE_OK) { /* as it was settled */
-        return fail_text(pending);
+    if (kvb_query_context_find_model(pending->aggregator->ctx, query, &model, NULL) != KVB_OK) {
+        return false; /* the answer says that its model is not known */
     }
-    if (kvb_query_context_find_model(pending->aggregator->ctx, &pending->query, &model, NULL) !=
-        KVB_OK) {
-        return KVB_TEXT_NOT_NEEDED; /* the answer says that its model is not known */
-    }
+    const size_t bytes = query->text.bytes;
+    enum kvb_tokenize_outcome outcome = KVB_TOKENIZE_BUSY;
     pending->order = calloc(1, sizeof *pending->order);
-    if (!pending->order) {
-        pending->tokenized.outcome = KVB_TOKENIZE_BUSY;
-        return fail_text(pending);
+    if (pending->order) {
+        pending->order->owner = pending;
+        pending->order->done = take_tokens;
+        pending->order->deadline_ns = pending->deadline_ns;
+        outcome = submit_order(pending->aggregator, query, model, pending->order);
     }
-    pending->order->owner = pending;
-    const enum kvb_tokenize_outcome outcome =
-        submit_order(pending->aggregator, &pending->query, model, pending->order);
     if (outcome == KVB_TOKENIZE_OK) {
-        return KVB_TEXT_REQUESTED; /* and another thread may have it already */
+        return true; /* and another thread may have it already */
     }
-    pending->tokenized.outcome = outcome;
-    return fail_text(pending);
+    pending->tokenized = (struct kvb_tokenize_result){ .outcome = outcome,
+                                                       .unknown = bytes / kvb_tokenize_text_bytes };
+    become_tokens(pending);
+    return false;
 }
 
 void kvb_texts_settle(struct kvb_pending_query *pending)
 {
-    struct kvb_query *query = &pending->query;
-
-    if (!pending->order || query->form != KVB_QUERY_TEXT) {
-        return; /* it does not come from the tokenizer */
-    }
-    pending->aggregator->queries->texts_waiting--;
-    if (pending->tokenized.outcome == KVB_TOKENIZE_OK) {
-        free(query->text);
-        query->text = NULL;
-        query->form = KVB_QUERY_TOKENS;
-        query->tokens = pending->tokens;
-        query->count = pending->tokenized.count;
-        query->was_text = true;
-        pending->tokens = NULL;
+    if (pending->order && pending->query.form == KVB_QUERY_TEXT) {
+        pending->aggregator->queries->texts_waiting--;
+        become_tokens(pending);
     }
 }
 
 /* On the control thread. */
-static void take_tokens(
-    void *context, struct kvb_tokenize_order *order, const struct kvb_tokenize_result *result)
+static void take_tokens(struct kvb_tokenize_order *order, const struct kvb_tokenize_result *result)
 {
     struct kvb_pending_query *pending = order->owner;
     const size_t bytes = result->count * sizeof *pending->tokens;
 
-    (void)context;
     pending->tokenized = *result;
-    if (result->outcome == KVB_TOKENIZE_OK) {
+    pending->tokenized.tokens = NULL; /* borrowed for this call */
+    if (result->count > 0) {
         const bool has_room = kvb_pending_take_bytes(pending, bytes) == KVB_OK;
         pending->tokens = has_room ? malloc(bytes) : NULL;
         if (pending->tokens) {
             memcpy(pending->tokens, result->tokens, bytes);
         } else {
-            pending->tokenized.outcome = KVB_TOKENIZE_BUSY;
+            pending->tokenized =
+                (struct kvb_tokenize_result){ .outcome = KVB_TOKENIZE_BUSY,
+                                              .unknown = result->count + result->unknown };
         }
     }
     if (kvb_pending_queue_again(pending) != KVB_OK) { /* only at the end of the aggregator */
@@ -281,8 +320,6 @@ kvb_status kvb_texts_open(struct kvb_aggregator *aggregator)
         .log = aggregator->log,
         .metrics = aggregator->metrics,
         .first_metric = kvb_aggregator_tokenize_cache,
-        .done = take_tokens,
-        .context = aggregator,
     };
 
     if (config->tokenize.networks.count == 0) {

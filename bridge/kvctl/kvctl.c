@@ -32,6 +32,19 @@ static void print_down(struct json_object *rows)
     }
 }
 
+/* Of a text of which not all tokens are known: how many are, and why. */
+static void print_unknown(struct json_object *root)
+{
+    char known[16];
+    char reason[256];
+
+    if (kvb_json_member(root, "tokens_reason")) {
+        kvctl_text_at(root, "tokens", known, sizeof known);
+        kvctl_text_at(root, "tokens_reason", reason, sizeof reason);
+        kvctl_print(stdout, " (%s: %s)", known, reason);
+    }
+}
+
 static void print_match(struct json_object *root)
 {
     static const struct kvctl_column columns[] = {
@@ -50,6 +63,7 @@ static void print_match(struct json_object *root)
     kvctl_print(stdout, "%s complete blocks of %s tokens", blocks, block_size);
     if (kvb_json_member(root, "prompt_tokens")) { /* the prompt was text */
         kvctl_print(stdout, " in a prompt of %" PRIu64, number_at(root, "prompt_tokens"));
+        print_unknown(root);
     }
     kvctl_print(stdout, "; DEVICE, HOST, DISK in tokens\n");
     kvctl_print_table(stdout, kvb_json_member(root, "workers"), columns, KVB_COUNT_OF(columns));
@@ -133,7 +147,9 @@ static void print_route(struct json_object *root)
     char text[256];
 
     if (kvb_json_member(root, "prompt_tokens")) { /* the prompt was text */
-        kvctl_print(stdout, "prompt tokens %" PRIu64 ", ", number_at(root, "prompt_tokens"));
+        kvctl_print(stdout, "prompt tokens %" PRIu64, number_at(root, "prompt_tokens"));
+        print_unknown(root);
+        kvctl_print(stdout, ", ");
     }
     for (size_t i = 0; i < KVB_COUNT_OF(chosen); i++) {
         kvctl_text_at(root, chosen[i].path, text, sizeof text);

@@ -38,12 +38,32 @@ bool kvb_selection_has_candidate(
                selection->addresses, selection->address_count, kvb_selection_address(address));
 }
 
+const char *kvb_text_tokens_name(enum kvb_text_tokens known)
+{
+    switch (known) {
+    case KVB_TEXT_TOKENS_NONE:
+        return "none";
+    case KVB_TEXT_TOKENS_PREFIX:
+        return "prefix";
+    case KVB_TEXT_TOKENS_WHOLE:
+        return "whole";
+    }
+    return "unknown";
+}
+
+void kvb_query_text_done(struct kvb_query_text *text)
+{
+    free(text->members);
+    free(text->ends);
+    *text = (struct kvb_query_text){ 0 };
+}
+
 void kvb_query_done(struct kvb_query *query)
 {
     free(query->tokens);
     free(query->hashes);
     free(query->hashes_ahead);
-    free(query->text);
+    kvb_query_text_done(&query->text);
     free(query->selection.worker_ids);
     free(query->selection.addresses);
     free(query->selection.endpoints);

@@ -17,7 +17,22 @@ enum kvb_query_form {
     KVB_QUERY_TEXT           /* text: becomes KVB_QUERY_TOKENS when an engine has said its tokens */
 };
 
-enum { kvb_request_id_bytes = 64 };
+/* How many of a text's tokens are known. */
+enum kvb_text_tokens {
+    KVB_TEXT_TOKENS_NONE,
+    KVB_TEXT_TOKENS_PREFIX, /* the first ones */
+    KVB_TEXT_TOKENS_WHOLE
+};
+
+/* A prompt that is text: members of JSON, see wire/query/text.h.  A secret, like its tokens. */
+struct kvb_query_text {
+    char *members; /* owned, without a NUL; NULL: none */
+    size_t bytes;
+    uint32_t *ends; /* owned: where in the members each message ends; NULL: a prompt */
+    size_t end_count;
+};
+
+enum { kvb_request_id_bytes = 64, kvb_tokens_reason_bytes = 191 };
 
 /* 1 to kvb_request_id_bytes bytes of UTF-8 without control characters. */
 bool kvb_request_id_is_valid(const char *request_id);
@@ -36,11 +51,11 @@ struct kvb_selection {
     size_t worker_id_count;
     size_t address_count;
     /* Of a gateway's request. */
-    bool needs_endpoint;   /* only workers at a literal address */
-    bool has_endpoints;    /* only those among the next */
-    uint64_t *endpoints;   /* owned; sorted hashes of endpoints */
-    size_t endpoint_count; /* 0: none of them is known */
-    uint64_t affinity;     /* a hash of its session; 0: none */
+    bool needs_endpoint;                                 /* only workers at a literal address */
+    bool has_endpoints;                                  /* only those among the next */
+    uint64_t *endpoints;                                 /* owned; sorted hashes of endpoints */
+    size_t endpoint_count;                               /* 0: none of them is known */
+    uint64_t affinity;                                   /* a hash of its session; 0: none */
     char first_candidate[kvb_shown_candidate_bytes + 1]; /* the first candidate, for error texts;
                                                             may be truncated */
 };
@@ -81,11 +96,19 @@ struct kvb_query {
     kvb_tokens_hash *hashes_ahead; /* owned; NULL: none */
     size_t hashes_ahead_count;
     struct kvb_block_shape hashes_ahead_shape;
-    char *text; /* owned; NULL in other forms: members of JSON, see wire/query/text.h.  A
-                   secret, like the tokens */
-    size_t text_bytes;
-    bool was_text; /* the tokens are those of a text, so the answer says how many */
+    struct kvb_query_text text; /* {0} in other forms */
+    /* Once a query of text has become one of tokens: */
+    bool was_text;
+    enum kvb_text_tokens known;
+    size_t unknown_tokens; /* an estimate of how many follow those that are known */
+    char tokens_reason[kvb_tokens_reason_bytes + 1]; /* why not all: "tokenize_timeout: ..." */
 };
+
+/* "none", "prefix", "whole".  Never NULL. */
+const char *kvb_text_tokens_name(enum kvb_text_tokens known);
+
+/* Frees what it owns; {0} is fine. */
+void kvb_query_text_done(struct kvb_query_text *text);
 
 /* Frees what the query owns; {0} is fine. */
 void kvb_query_done(struct kvb_query *query);

@@ -7,17 +7,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { max_entries = 1 << 24, entry_overhead_bytes = 24 /* of the table and of malloc() */ };
+enum { max_entries = 1 << 24, entry_overhead_bytes = 36 /* of the tables and of malloc() */ };
 
 /* Links are 1 + an entry's number; 0: none. */
 struct entry {
     uint32_t *tokens; /* owned; the body lies behind the tokens; NULL: the entry is free */
     size_t count;
     size_t body_bytes;
+    size_t open_bytes; /* kvb_text_open_bytes() of the body */
     struct kvb_hash128 hash;
     uint64_t put_ns;
     uint32_t newer;
     uint32_t older; /* of free entries: the next free one */
+    uint32_t key;   /* in the chain */
+    bool is_chained;
 };
 
 struct kvb_token_cache {
@@ -25,6 +28,7 @@ struct kvb_token_cache {
     uint64_t max_age_ns;
     uint64_t seed;
     struct kvb_id_table table;
+    struct kvb_text_chain chain;
     struct entry *entries; /* owned */
     size_t entry_count, entry_capacity;
     uint32_t newest, oldest, free;
@@ -42,6 +46,7 @@ kvb_status kvb_token_cache_new(
     cache->max_bytes = max_bytes;
     cache->max_age_ns = max_age_ns;
     cache->seed = seed;
+    cache->chain.seed = seed;
     *out_cache = cache;
     return KVB_OK;
 }
@@ -56,6 +61,7 @@ void kvb_token_cache_free(struct kvb_token_cache *cache)
     }
     free(cache->entries);
     kvb_id_table_done(&cache->table);
+    kvb_text_chain_done(&cache->chain);
     free(cache);
 }
 
@@ -124,6 +130,9 @@ static void remove_entry(struct kvb_token_cache *cache, struct entry *entry)
     const uint32_t id = (uint32_t)(entry - cache->entries);
 
     kvb_id_table_remove(&cache->table, (uint32_t)entry->hash.low, id);
+    if (entry->is_chained) {
+        kvb_text_chain_remove(&cache->chain, entry->key, id);
+    }
     unlink_entry(cache, entry);
     cache->stats.bytes -= entry_bytes(entry->body_bytes, entry->count);
     cache->stats.entries--;
@@ -158,34 +167,52 @@ static void claim_free(struct kvb_token_cache *cache, const struct entry *entry)
 }
 
 static kvb_status copy_entry(
-    struct kvb_token_cache *cache, const struct entry *content, kvb_span body,
+    struct kvb_token_cache *cache, const struct entry *content, const struct kvb_text_view *text,
     const uint32_t *tokens)
 {
     struct entry *entry = NULL;
 
     KVB_TRY(take_free(cache, &entry));
-    uint32_t *block = malloc(content->count * sizeof *block + body.len);
+    const uint32_t id = (uint32_t)(entry - cache->entries);
+    uint32_t *block = malloc(content->count * sizeof *block + text->body.len);
     if (!block) {
         return KVB_NO_MEMORY;
     }
-    const kvb_status status = kvb_id_table_put(
-        &cache->table, (uint32_t)content->hash.low, (uint32_t)(entry - cache->entries));
+    const kvb_status status = kvb_id_table_put(&cache->table, (uint32_t)content->hash.low, id);
     if (status != KVB_OK) {
         free(block);
         return status;
     }
     memcpy(block, tokens, content->count * sizeof *block);
-    memcpy(block + content->count, body.data, body.len);
+    memcpy(block + content->count, text->body.data, text->body.len);
     claim_free(cache, entry);
     *entry = *content;
     entry->tokens = block;
+    /* One that cannot be filed is still found by those who ask for the same text. */
+    entry->is_chained = kvb_text_chain_put(&cache->chain, text, id, &entry->key) == KVB_OK;
     put_newest(cache, entry);
-    cache->stats.bytes += entry_bytes(body.len, entry->count);
+    cache->stats.bytes += entry_bytes(text->body.len, entry->count);
     cache->stats.entries++;
     return KVB_OK;
 }
 
-/* ---- The two calls ---- */
+/* ---- The three calls ---- */
+
+static bool
+is_expired(const struct kvb_token_cache *cache, const struct entry *entry, uint64_t now_ns)
+{
+    return now_ns - entry->put_ns >= cache->max_age_ns;
+}
+
+static void use_entry(
+    struct kvb_token_cache *cache, struct entry *entry, const uint32_t **out_tokens,
+    size_t *out_count)
+{
+    unlink_entry(cache, entry);
+    put_newest(cache, entry);
+    *out_tokens = entry->tokens;
+    *out_count = entry->count;
+}
 
 kvb_status kvb_token_cache_find(
     struct kvb_token_cache *cache, kvb_span body, uint64_t now_ns, const uint32_t **out_tokens,
@@ -193,26 +220,51 @@ kvb_status kvb_token_cache_find(
 {
     struct entry *entry = find_entry(cache, kvb_hash128(body, cache->seed), body);
 
-    if (entry && now_ns - entry->put_ns >= cache->max_age_ns) {
+    if (entry && is_expired(cache, entry, now_ns)) {
         remove_entry(cache, entry);
         entry = NULL;
     }
     if (!entry) {
         return KVB_NOT_FOUND;
     }
-    unlink_entry(cache, entry);
-    put_newest(cache, entry);
-    *out_tokens = entry->tokens;
-    *out_count = entry->count;
+    use_entry(cache, entry, out_tokens, out_count);
+    return KVB_OK;
+}
+
+kvb_status kvb_token_cache_find_beginning(
+    struct kvb_token_cache *cache, const struct kvb_text_view *text, uint64_t now_ns,
+    const uint32_t **out_tokens, size_t *out_count, size_t *out_bytes)
+{
+    const size_t open_bytes = kvb_text_open_bytes(text->body);
+    uint32_t ids[kvb_text_candidates];
+    const size_t count = kvb_text_chain_find(&cache->chain, text, ids);
+    struct entry *longest = NULL;
+
+    for (size_t i = 0; i < count; i++) {
+        struct entry *entry = &cache->entries[ids[i]];
+        /* The lengths first: the bytes of a shorter one need not be compared. */
+        if (entry->open_bytes <= open_bytes && !is_expired(cache, entry, now_ns) &&
+            (!longest || entry->open_bytes > longest->open_bytes) &&
+            memcmp(entry->tokens + entry->count, text->body.data, entry->open_bytes) == 0) {
+            longest = entry;
+        }
+    }
+    if (!longest) {
+        return KVB_NOT_FOUND;
+    }
+    use_entry(cache, longest, out_tokens, out_count);
+    *out_bytes = longest->open_bytes;
     return KVB_OK;
 }
 
 kvb_status kvb_token_cache_put(
-    struct kvb_token_cache *cache, kvb_span body, const uint32_t *tokens, size_t count,
-    uint64_t now_ns)
+    struct kvb_token_cache *cache, const struct kvb_text_view *text, const uint32_t *tokens,
+    size_t count, uint64_t now_ns)
 {
+    const kvb_span body = text->body;
     const struct entry content = { .count = count,
                                    .body_bytes = body.len,
+                                   .open_bytes = kvb_text_open_bytes(body),
                                    .hash = kvb_hash128(body, cache->seed),
                                    .put_ns = now_ns };
     const uint64_t bytes = entry_bytes(body.len, count);
@@ -228,5 +280,5 @@ kvb_status kvb_token_cache_put(
         remove_entry(cache, entry_at(cache, cache->oldest));
         cache->stats.evicted++;
     }
-    return copy_entry(cache, &content, body, tokens);
+    return copy_entry(cache, &content, text, tokens);
 }

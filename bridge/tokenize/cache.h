@@ -2,6 +2,7 @@
 
 #include "core/span.h"
 #include "core/status.h"
+#include "tokenize/chain.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -10,6 +11,7 @@
  * limited in bytes.
  *
  *     table   hash of the body -> entry number       open addressing, core/id_table.h
+ *     chain   places in a body -> entry number       for texts that begin with it, chain.h
  *     entry   newest <-> ... <-> oldest              evicted from the oldest on
  *     memory  [ tokens | body ]                      one block for each entry
  *
@@ -21,7 +23,7 @@
  * with another chat template.
  *
  * Threads: the caller locks.
- * Memory:  at most max_bytes, of which an entry takes 4 bytes a token, its body and about 100. */
+ * Memory:  at most max_bytes, of which an entry takes 4 bytes a token, its body and about 120. */
 struct kvb_token_cache;
 
 struct kvb_token_cache_stats {
@@ -42,11 +44,18 @@ kvb_status kvb_token_cache_find(
     struct kvb_token_cache *cache, kvb_span body, uint64_t now_ns, const uint32_t **out_tokens,
     size_t *out_count);
 
+/* Finds the longest known text that is the beginning of this one, and makes it the newest.
+ * *out_bytes: how much of the body it is.  The last tokens of it are not those of this text: a
+ * chat's are the beginning of an answer.  The rest as kvb_token_cache_find().  KVB_NOT_FOUND */
+kvb_status kvb_token_cache_find_beginning(
+    struct kvb_token_cache *cache, const struct kvb_text_view *text, uint64_t now_ns,
+    const uint32_t **out_tokens, size_t *out_count, size_t *out_bytes);
+
 /* Keeps a copy, in place of an earlier one.
  * KVB_TOO_LARGE  larger than the whole cache: not kept
  * KVB_NO_MEMORY  not kept */
 kvb_status kvb_token_cache_put(
-    struct kvb_token_cache *cache, kvb_span body, const uint32_t *tokens, size_t count,
-    uint64_t now_ns);
+    struct kvb_token_cache *cache, const struct kvb_text_view *text, const uint32_t *tokens,
+    size_t count, uint64_t now_ns);
 
 struct kvb_token_cache_stats kvb_token_cache_count(const struct kvb_token_cache *cache);

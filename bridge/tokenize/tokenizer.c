@@ -11,6 +11,7 @@
 #include "ingest/dns/resolver.h"
 #include "ingest/http/fetch.h"
 #include "tokenize/cache.h"
+#include "tokenize/chain.h"
 #include "wire/query/text.h"
 
 #include <pthread.h>
@@ -45,12 +46,12 @@ struct attempt {
 struct job {
     struct job *next;
     struct kvb_tokenizer *tokenizer; /* borrowed */
-    struct kvb_buf body;             /* owned: that of the first order */
+    struct kvb_tokenize_text text;   /* owned: that of the first order */
     struct kvb_hash128 hash;         /* of the body */
     char urls[kvb_tokenize_urls][kvb_worker_address_bytes + 1];
     struct attempt attempts[kvb_tokenize_urls];
     uint64_t second_ns; /* when the second engine is asked, if the first has not answered */
-    struct kvb_tokenize_order *waiting;
+    struct kvb_tokenize_order *waiting; /* none: a sample, or they have their answers */
     struct kvb_tokenize_order *first;   /* by which the job began; only compared */
     struct kvb_tokenize_result failure; /* of the attempt that failed last */
 };
@@ -61,6 +62,14 @@ struct cooldown {
     uint64_t url_hash;
     uint64_t until_ns;
     uint64_t failures; /* in a row */
+};
+
+/* A model whose template rewrites earlier turns of its chats, or whose prompts do not keep the
+ * tokens of their beginning. */
+struct rewriting {
+    char model[kvb_model_bytes + 1];
+    bool is_chat;
+    uint64_t until_ns; /* 0: the row is free */
 };
 
 struct kvb_tokenizer {
@@ -80,6 +89,7 @@ struct kvb_tokenizer {
     size_t job_count;
     size_t held_bytes; /* of all answers */
     struct cooldown cooldowns[cooldown_rows];
+    struct rewriting rewriting[kvb_tokenize_rewriting_models];
     struct kvb_log_backoff backoff;
 };
 
@@ -95,6 +105,7 @@ const char *kvb_tokenize_outcome_name(enum kvb_tokenize_outcome outcome)
 {
     static const char *const names[KVB_TOKENIZE_OUTCOME_COUNT] = {
         [KVB_TOKENIZE_OK] = "tokenize_ok",
+        [KVB_TOKENIZE_NOT_ASKED] = "tokenize_not_asked",
         [KVB_TOKENIZE_OFF] = "tokenize_off",
         [KVB_TOKENIZE_NO_ENGINE] = "tokenize_no_engine",
         [KVB_TOKENIZE_BUSY] = "tokenize_busy",
@@ -102,9 +113,17 @@ const char *kvb_tokenize_outcome_name(enum kvb_tokenize_outcome outcome)
         [KVB_TOKENIZE_UNAVAILABLE] = "tokenize_unavailable",
         [KVB_TOKENIZE_REFUSED] = "tokenize_refused",
         [KVB_TOKENIZE_INVALID] = "tokenize_invalid",
+        [KVB_TOKENIZE_CANCELLED] = "tokenize_cancelled",
     };
 
     return outcome < KVB_TOKENIZE_OUTCOME_COUNT ? names[outcome] : "tokenize_unknown";
+}
+
+void kvb_tokenize_text_done(struct kvb_tokenize_text *text)
+{
+    kvb_buf_done(&text->body);
+    free(text->ends);
+    *text = (struct kvb_tokenize_text){ 0 };
 }
 
 unsigned kvb_tokenizer_files(void)
@@ -166,6 +185,111 @@ static bool is_resting(struct kvb_tokenizer *tokenizer, const char *url, uint64_
                               cooldown_of(tokenizer, hash)->failures >= kvb_tokenize_rest_failures);
 }
 
+/* ---- Earlier texts ---- */
+
+static struct kvb_text_view view_of(const struct kvb_tokenize_text *text)
+{
+    return (struct kvb_text_view){ .body = kvb_buf_span(&text->body),
+                                   .ends = text->ends,
+                                   .end_count = text->end_count };
+}
+
+/* NULL: earlier texts of this model are used. */
+static struct rewriting *
+find_rewriting(struct kvb_tokenizer *tokenizer, const struct kvb_tokenize_text *text)
+{
+    const uint64_t now_ns = kvb_clock_monotonic_ns();
+
+    for (size_t i = 0; i < kvb_tokenize_rewriting_models; i++) {
+        struct rewriting *row = &tokenizer->rewriting[i];
+        if (now_ns < row->until_ns && row->is_chat == (text->ends != NULL) &&
+            strcmp(row->model, text->model) == 0) {
+            return row;
+        }
+    }
+    return NULL;
+}
+
+/* The model gets the row of the one that was noted first: that one is found out once more. */
+static void note_rewriting(struct kvb_tokenizer *tokenizer, const struct kvb_tokenize_text *text)
+{
+    const uint64_t now_ns = kvb_clock_monotonic_ns();
+    const uint64_t age_ns = tokenizer->options.cache_age_ns;
+    struct rewriting *row = &tokenizer->rewriting[0];
+
+    for (size_t i = 1; i < kvb_tokenize_rewriting_models; i++) {
+        if (tokenizer->rewriting[i].until_ns < row->until_ns) {
+            row = &tokenizer->rewriting[i];
+        }
+    }
+    row->is_chat = text->ends != NULL;
+    row->until_ns = age_ns < UINT64_MAX - now_ns ? now_ns + age_ns : UINT64_MAX;
+    memcpy(row->model, text->model, sizeof row->model);
+    kvb_log_write(
+        tokenizer->options.log, KVB_LOG_WARNING, "tokenize",
+        row->is_chat ? "the model's template rewrites earlier turns of a chat: each turn is "
+                       "tokenized as a whole"
+                     : "the model's tokens of a prompt are not those of its beginning: each "
+                       "prompt is tokenized as a whole",
+        "model", text->model, NULL);
+}
+
+static void count_rewriting(struct kvb_tokenizer *tokenizer, uint64_t now_ns)
+{
+    uint64_t count = 0;
+
+    for (size_t i = 0; i < kvb_tokenize_rewriting_models; i++) {
+        count += now_ns < tokenizer->rewriting[i].until_ns;
+    }
+    set_row(tokenizer, row_tokenize_rewriting, count);
+}
+
+/* Fills *result with the tokens of the longest earlier text.  Returns how many bytes of the body
+ * that is; 0: there is none. */
+static size_t find_prefix(
+    struct kvb_tokenizer *tokenizer, const struct kvb_tokenize_text *text,
+    struct kvb_tokenize_result *result)
+{
+    const struct kvb_text_view view = view_of(text);
+    const uint32_t *tokens = NULL;
+    size_t count = 0;
+    size_t bytes = 0;
+
+    result->is_rewriting = find_rewriting(tokenizer, text) != NULL;
+    if (result->is_rewriting ||
+        kvb_token_cache_find_beginning(
+            tokenizer->cache, &view, kvb_clock_monotonic_ns(), &tokens, &count, &bytes) != KVB_OK ||
+        count <= text->block_tokens) {
+        return 0;
+    }
+    result->known = KVB_TEXT_TOKENS_PREFIX;
+    result->tokens = tokens;
+    result->count = count - text->block_tokens;
+    /* As many tokens a byte in the rest as in what is known. */
+    result->unknown = (size_t)((double)count / (double)bytes * (double)view.body.len);
+    result->unknown -= result->unknown < result->count ? result->unknown : result->count;
+    return bytes;
+}
+
+/* An engine has said the tokens of a text: do they begin with those of the earlier one? */
+static void compare_with_prefix(
+    struct kvb_tokenizer *tokenizer, const struct kvb_tokenize_text *text, const uint32_t *tokens,
+    size_t count)
+{
+    struct kvb_tokenize_result before = { .count = 0 };
+
+    if (find_prefix(tokenizer, text, &before) == 0) {
+        return;
+    }
+    if (before.count <= count &&
+        memcmp(before.tokens, tokens, before.count * sizeof *tokens) == 0) {
+        count_row(tokenizer, row_tokenize_same);
+        return;
+    }
+    count_row(tokenizer, row_tokenize_rewritten);
+    note_rewriting(tokenizer, text);
+}
+
 /* ---- The end of orders ---- */
 
 static void end_order(
@@ -173,15 +297,19 @@ static void end_order(
     const struct kvb_tokenize_result *result)
 {
     tokenizer->count--;
-    tokenizer->options.done(tokenizer->options.context, order, result);
+    order->done(order, result);
 }
 
-static void fail_order(
+/* No engine says its tokens: an earlier text of any length is better than nothing. */
+static void end_order_without(
     struct kvb_tokenizer *tokenizer, struct kvb_tokenize_order *order,
-    enum kvb_tokenize_outcome outcome)
+    const struct kvb_tokenize_text *text, enum kvb_tokenize_outcome outcome, unsigned code)
 {
-    const struct kvb_tokenize_result result = { .outcome = outcome };
+    struct kvb_tokenize_result result = { .outcome = outcome, .code = code };
 
+    if (outcome == KVB_TOKENIZE_CANCELLED || find_prefix(tokenizer, text, &result) == 0) {
+        result.unknown = text->body.len / kvb_tokenize_text_bytes;
+    }
     end_order(tokenizer, order, &result);
 }
 
@@ -193,21 +321,26 @@ static void end_waiting(struct job *job, const struct kvb_tokenize_result *resul
         if (result->outcome == KVB_TOKENIZE_OK) {
             count_row(
                 job->tokenizer, order == job->first ? row_tokenize_engine : row_tokenize_joined);
+            end_order(job->tokenizer, order, result);
+        } else {
+            end_order_without(job->tokenizer, order, &job->text, result->outcome, result->code);
         }
-        end_order(job->tokenizer, order, result);
     }
 }
 
-/* Ends the orders whose deadline is over; the earliest deadline of the others, or *next_ns. */
+/* Ends the orders that were cancelled, or whose deadline is over; the earliest deadline of the
+ * others, or *next_ns. */
 static void expire_waiting(struct job *job, uint64_t now_ns, uint64_t *next_ns)
 {
     struct kvb_tokenize_order **at = &job->waiting;
 
     while (*at) {
         struct kvb_tokenize_order *order = *at;
-        if (now_ns >= order->deadline_ns) {
+        if (order->is_cancelled || now_ns >= order->deadline_ns) {
             *at = order->next;
-            fail_order(job->tokenizer, order, KVB_TOKENIZE_TIMEOUT);
+            end_order_without(
+                job->tokenizer, order, &job->text,
+                order->is_cancelled ? KVB_TOKENIZE_CANCELLED : KVB_TOKENIZE_TIMEOUT, 0);
             continue;
         }
         *next_ns = order->deadline_ns < *next_ns ? order->deadline_ns : *next_ns;
@@ -258,7 +391,7 @@ static void start_attempt(struct job *job, size_t number)
         .url = url,
         .timeout_ms = deadline_ms > kvb_tokenize_late_ms ? deadline_ms : kvb_tokenize_late_ms,
         .max_bytes = kvb_max_tokenize_answer_bytes,
-        .json = kvb_buf_span(&job->body),
+        .json = kvb_buf_span(&job->text.body),
         .networks = tokenizer->options.networks,
         .on_bytes = take_tokenize_bytes,
         .on_end = take_tokenize_end,
@@ -300,7 +433,7 @@ static void free_job(struct job *job)
             drop_attempt(&job->attempts[i]);
         }
     }
-    kvb_buf_done(&job->body);
+    kvb_tokenize_text_done(&job->text);
     job->tokenizer->job_count--;
     free(job);
 }
@@ -309,9 +442,10 @@ static void free_job(struct job *job)
 static void keep_in_cache(const struct job *job, const uint32_t *tokens, size_t count)
 {
     struct kvb_tokenizer *tokenizer = job->tokenizer;
+    const struct kvb_text_view view = view_of(&job->text);
 
-    (void)kvb_token_cache_put(
-        tokenizer->cache, kvb_buf_span(&job->body), tokens, count, kvb_clock_monotonic_ns());
+    compare_with_prefix(tokenizer, &job->text, tokens, count);
+    (void)kvb_token_cache_put(tokenizer->cache, &view, tokens, count, kvb_clock_monotonic_ns());
     const struct kvb_token_cache_stats stats = kvb_token_cache_count(tokenizer->cache);
     set_row(tokenizer, row_tokenize_cache_bytes, stats.bytes);
     set_row(tokenizer, row_tokenize_cache_evicted, stats.evicted);
@@ -321,7 +455,8 @@ static void keep_in_cache(const struct job *job, const uint32_t *tokens, size_t 
 static bool read_attempt(struct job *job, struct attempt *attempt)
 {
     KVB_OWN(kvb_own_free) uint32_t *tokens = NULL;
-    struct kvb_tokenize_result result = { .outcome = KVB_TOKENIZE_OK };
+    struct kvb_tokenize_result result = { .outcome = KVB_TOKENIZE_OK,
+                                          .known = KVB_TEXT_TOKENS_WHOLE };
 
     if (kvb_tokenize_answer_decode(kvb_buf_span(&attempt->answer), &tokens, &result.count) !=
         KVB_OK) {
@@ -447,7 +582,8 @@ find_job(const struct kvb_tokenizer *tokenizer, struct kvb_hash128 hash, kvb_spa
     struct job *job = tokenizer->jobs;
 
     while (job && (job->hash.low != hash.low || job->hash.high != hash.high ||
-                   job->body.len != body.len || memcmp(job->body.data, body.data, body.len) != 0)) {
+                   job->text.body.len != body.len ||
+                   memcmp(job->text.body.data, body.data, body.len) != 0)) {
         job = job->next;
     }
     return job;
@@ -470,19 +606,21 @@ static bool has_room_for_job(struct kvb_tokenizer *tokenizer)
     return tokenizer->job_count < kvb_max_tokenize_texts;
 }
 
-static void start_job(
-    struct kvb_tokenizer *tokenizer, struct kvb_tokenize_order *order, struct kvb_hash128 hash)
+/* Asks for the order's text.  is_sample: the order does not wait for it.  False: there is no room,
+ * and the order is as it was. */
+static bool start_job(
+    struct kvb_tokenizer *tokenizer, struct kvb_tokenize_order *order, struct kvb_hash128 hash,
+    bool is_sample)
 {
     const uint64_t now_ns = kvb_clock_monotonic_ns();
     struct job *job = has_room_for_job(tokenizer) ? calloc(1, sizeof *job) : NULL;
 
     if (!job) {
-        fail_order(tokenizer, order, KVB_TOKENIZE_BUSY);
-        return;
+        return false;
     }
     job->tokenizer = tokenizer;
-    job->body = order->body;
-    order->body = (struct kvb_buf){ 0 }; /* now the job's */
+    job->text = order->text;
+    order->text = (struct kvb_tokenize_text){ 0 }; /* now the job's */
     job->hash = hash;
     memcpy(job->urls, order->urls, sizeof job->urls);
     if (job->urls[1][0] != '\0' && is_cooling(tokenizer, job->urls[0], now_ns) &&
@@ -490,48 +628,79 @@ static void start_job(
         memcpy(job->urls[0], order->urls[1], sizeof job->urls[0]);
         memcpy(job->urls[1], order->urls[0], sizeof job->urls[1]);
     }
-    job->second_ns = now_ns + tokenizer->options.deadline_ms * KVB_NS_PER_MS / 2;
-    job->waiting = job->first = order;
+    job->second_ns = now_ns + (order->deadline_ns > now_ns ? (order->deadline_ns - now_ns) / 2 : 0);
+    job->waiting = job->first = is_sample ? NULL : order;
     job->next = tokenizer->jobs;
     tokenizer->jobs = job;
     tokenizer->job_count++;
     start_attempt(job, 0);
+    return true;
 }
 
-/* Callers would wait for engines that fail for everybody. */
-static void start_job_unless_resting(
-    struct kvb_tokenizer *tokenizer, struct kvb_tokenize_order *order, struct kvb_hash128 hash)
+/* Has an engine asked, for this order or as a sample.  KVB_TOKENIZE_OK: one is. */
+static enum kvb_tokenize_outcome request_tokens(
+    struct kvb_tokenizer *tokenizer, struct kvb_tokenize_order *order, struct kvb_hash128 hash,
+    bool is_sample)
 {
     const uint64_t now_ns = kvb_clock_monotonic_ns();
 
+    if (order->urls[0][0] == '\0') {
+        return KVB_TOKENIZE_NO_ENGINE;
+    }
+    /* Callers would wait for engines that fail for everybody. */
     if (is_resting(tokenizer, order->urls[0], now_ns) &&
         is_resting(tokenizer, order->urls[1], now_ns)) {
-        fail_order(tokenizer, order, KVB_TOKENIZE_UNAVAILABLE);
-    } else {
-        start_job(tokenizer, order, hash);
+        return KVB_TOKENIZE_UNAVAILABLE;
     }
+    return start_job(tokenizer, order, hash, is_sample) ? KVB_TOKENIZE_OK : KVB_TOKENIZE_BUSY;
+}
+
+/* Which texts are samples depends on the text: whoever repeats one adds no further request, and
+ * requests that alternate between two models are no pattern.  Samples leave half of the room. */
+static bool is_sample(const struct kvb_tokenizer *tokenizer, struct kvb_hash128 hash)
+{
+    return hash.high % kvb_tokenize_sample_texts == 0 &&
+           tokenizer->job_count < kvb_max_tokenize_texts / 2;
 }
 
 static void take_order(struct kvb_tokenizer *tokenizer, struct kvb_tokenize_order *order)
 {
-    const kvb_span body = kvb_buf_span(&order->body);
+    const kvb_span body = kvb_buf_span(&order->text.body);
     const struct kvb_hash128 hash = kvb_hash128(body, tokenizer->options.seed);
     struct kvb_tokenize_result result = { .outcome = KVB_TOKENIZE_OK };
 
+    if (order->is_cancelled) {
+        end_order_without(tokenizer, order, &order->text, KVB_TOKENIZE_CANCELLED, 0);
+        return;
+    }
     if (kvb_token_cache_find(
             tokenizer->cache, body, kvb_clock_monotonic_ns(), &result.tokens, &result.count) ==
         KVB_OK) {
+        result.known = KVB_TEXT_TOKENS_WHOLE;
         count_row(tokenizer, row_tokenize_cache);
         end_order(tokenizer, order, &result);
         return;
     }
     struct job *job = find_job(tokenizer, hash, body);
-    if (!job) {
-        start_job_unless_resting(tokenizer, order, hash);
+    /* What was said since the earlier text, hardly any other engine holds. */
+    const size_t known_bytes = find_prefix(tokenizer, &order->text, &result);
+    if (known_bytes >= body.len - body.len / 4) {
+        result.outcome = KVB_TOKENIZE_NOT_ASKED;
+        if (!job && is_sample(tokenizer, hash)) {
+            (void)request_tokens(tokenizer, order, hash, true);
+        }
+        end_order(tokenizer, order, &result);
         return;
     }
-    order->next = job->waiting;
-    job->waiting = order;
+    if (job) {
+        order->next = job->waiting;
+        job->waiting = order;
+        return;
+    }
+    const enum kvb_tokenize_outcome outcome = request_tokens(tokenizer, order, hash, false);
+    if (outcome != KVB_TOKENIZE_OK) {
+        end_order_without(tokenizer, order, &order->text, outcome, 0);
+    }
 }
 
 /* True: it is closed, so no other order comes. */
@@ -560,6 +729,7 @@ static uint64_t take_turn(void *context, uint64_t now_ns)
     const bool is_closed = take_orders(tokenizer);
     step_jobs(tokenizer, now_ns, &next_ns);
     set_row(tokenizer, row_tokenize_waiting, tokenizer->count);
+    count_rewriting(tokenizer, now_ns);
     if (is_closed && tokenizer->count == 0) {
         (void)pthread_mutex_lock(&tokenizer->lock);
         tokenizer->is_over = true;
@@ -655,7 +825,11 @@ void kvb_tokenizer_free(struct kvb_tokenizer *tokenizer)
 
 kvb_status kvb_tokenizer_submit(struct kvb_tokenizer *tokenizer, struct kvb_tokenize_order *order)
 {
-    order->deadline_ns = kvb_clock_monotonic_ns() + tokenizer->options.deadline_ms * KVB_NS_PER_MS;
+    if (order->deadline_ns == 0) {
+        order->deadline_ns =
+            kvb_clock_monotonic_ns() + tokenizer->options.deadline_ms * KVB_NS_PER_MS;
+    }
+    order->is_cancelled = false;
     tokenizer->count++; /* before it may be done */
     const kvb_status status = kvb_ring_put(tokenizer->orders, order);
     if (status != KVB_OK) {
@@ -664,4 +838,10 @@ kvb_status kvb_tokenizer_submit(struct kvb_tokenizer *tokenizer, struct kvb_toke
     }
     kvb_job_wake(tokenizer->control_job);
     return KVB_OK;
+}
+
+void kvb_tokenizer_cancel(struct kvb_tokenizer *tokenizer, struct kvb_tokenize_order *order)
+{
+    order->is_cancelled = true;
+    kvb_job_wake(tokenizer->control_job);
 }

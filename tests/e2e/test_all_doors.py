@@ -5,6 +5,7 @@ KVB_DOOR_REQUESTS is how many there are; 1000000 is the long form.
 
 What a client may see, and repeats:
 
+    text         an answer with "tokens":"none"
     HTTP, text   503; and a connection that ends without an answer, if that aggregator was told to end
     NATS         nobody answers (no responders); {"error":"this aggregator is stopping..."} and those below; silence, if the
                  request was on its way when an aggregator was killed
@@ -144,6 +145,11 @@ def said_by_route(answer):
     return said, ()
 
 
+def why_unknown(answer):
+    """An answer about a text whose tokens no engine gave in time is about nothing. None: all are known."""
+    return answer["tokens_reason"].partition(":")[0] if answer.get("tokens", "whole") != "whole" else None
+
+
 # ---- Who asks ----
 
 
@@ -267,6 +273,8 @@ def ask_over_http(group, number, door="HTTP", query=Question.tokens):
             raise Again(answer["error"])
         if status != 200:
             raise Wrong(f"{status} {answer}")
+        if why_unknown(answer):
+            raise Again(why_unknown(answer)) if REFUSALS.match(why_unknown(answer)) else Wrong(f"{answer}")
         return said_by_query(answer) if path == "/query" else said_by_route(answer)
 
     group.ask_until_over(door, rng, attempt)
@@ -373,8 +381,9 @@ class OverNats:
             self.socket.sendall(self.ask_again(attempt, "no responders"))
             return
         answer = json.loads(payload)
-        if "error" in answer and REFUSALS.match(answer["error"]):
-            self.socket.sendall(self.ask_again(attempt, answer["error"]))
+        refusal = answer.get("error") or why_unknown(answer)
+        if refusal and REFUSALS.match(refusal):
+            self.socket.sendall(self.ask_again(attempt, refusal))
             return
         del self.open[attempt]
         try:

@@ -306,6 +306,6 @@ def test_both_report_version_start_time_and_resources(pages):
 ])
 def test_every_row_of_a_table_is_written_by_some_code(header, prefix):
     folder = (prometheus.TREE / "bridge" / header).parent
-    code = "\n".join(path.read_text() for path in folder.glob("*.c"))
+    code = "\n".join(path.read_text() for path in folder.rglob("*.c"))
     unwritten = [i for i, _, _ in prometheus.table(header) if not re.search(rf"\b{prefix}{i}\b", code)]
     assert unwritten == []

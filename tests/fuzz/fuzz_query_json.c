@@ -1,3 +1,4 @@
+#include "wire/json/scan.h"
 #include "wire/query/json.h"
 
 #include "core/buf.h"
@@ -100,23 +101,49 @@ static struct json_object *object_of(const struct kvb_query *query)
     return object;
 }
 
-/* The text is put before the other members, as it is. */
+/* Where the name of the prompt begins in the members of a text; it is the last one. */
+static size_t prompt_at(kvb_span members)
+{
+    struct kvb_json_scan scan = kvb_json_scan_of(members);
+    struct kvb_json_budget budget = { .depth = 32, .containers = SIZE_MAX, .values = SIZE_MAX };
+    kvb_span key = { 0 };
+    size_t at = 0;
+
+    do {
+        at = (size_t)(scan.at - members.data);
+        if (kvb_json_string(&scan, &key) != KVB_OK || kvb_json_expect(&scan, ':') != KVB_OK ||
+            kvb_json_skip(&scan, &budget) != KVB_OK) {
+            abort();
+        }
+    } while (kvb_json_take(&scan, ','));
+    return at;
+}
+
+/* The text is put before the other members, as it is; a prompt has another name in a query. */
 static void
 write_query(const struct kvb_query *query, struct json_object *object, struct kvb_buf *out)
 {
-    static const char prompt[] = "\"prompt\":";
-    const bool is_prompt =
-        query->text && strncmp(query->text, prompt, sizeof prompt - 1) == 0; /* else messages */
-    const size_t from = is_prompt ? sizeof prompt - 1 : 0;
+    const struct kvb_query_text *text = &query->text;
+    const bool is_prompt = text->members && !text->ends;
+    size_t from = 0;
     size_t len = 0;
     const char *rest = json_object_to_json_string_length(object, JSON_C_TO_STRING_PLAIN, &len);
 
     kvb_buf_init(out, 64 << 20);
-    if (kvb_buf_append_text(out, "{") != KVB_OK ||
-        kvb_buf_append_text(out, is_prompt ? "\"text\":" : "") != KVB_OK ||
-        kvb_buf_append(out, query->text ? query->text + from : "", query->text_bytes - from) !=
+    if (kvb_buf_append_text(out, "{") != KVB_OK) {
+        abort();
+    }
+    if (is_prompt) {
+        from = prompt_at((kvb_span){ (const uint8_t *)text->members, text->bytes });
+        if (kvb_buf_append(out, text->members, from) != KVB_OK ||
+            kvb_buf_append_text(out, "\"text\":") != KVB_OK) {
+            abort();
+        }
+        from += sizeof "\"prompt\":" - 1;
+    }
+    if (kvb_buf_append(out, text->members ? text->members + from : "", text->bytes - from) !=
             KVB_OK ||
-        kvb_buf_append_text(out, query->text ? "," : "") != KVB_OK ||
+        kvb_buf_append_text(out, text->members ? "," : "") != KVB_OK ||
         kvb_buf_append(out, rest + 1, len - 1) != KVB_OK) {
         abort();
     }
@@ -124,8 +151,12 @@ write_query(const struct kvb_query *query, struct json_object *object, struct kv
 
 static bool is_same_text(const struct kvb_query *a, const struct kvb_query *b)
 {
-    return a->text_bytes == b->text_bytes &&
-           (a->text_bytes == 0 || memcmp(a->text, b->text, a->text_bytes) == 0);
+    const struct kvb_query_text *x = &a->text;
+    const struct kvb_query_text *y = &b->text;
+
+    return x->bytes == y->bytes && x->end_count == y->end_count &&
+           (x->bytes == 0 || memcmp(x->members, y->members, x->bytes) == 0) &&
+           (x->end_count == 0 || memcmp(x->ends, y->ends, x->end_count * sizeof *x->ends) == 0);
 }
 
 static bool is_same_list(const struct kvb_query *a, const struct kvb_query *b)
@@ -157,7 +188,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct kvb_detail detail = { "" };
 
     if (kvb_query_json_decode((kvb_span){ data, size }, &query, &detail) != KVB_OK) {
-        if (detail.text[0] == '\0' || query.tokens || query.hashes || query.text) {
+        if (detail.text[0] == '\0' || query.tokens || query.hashes || query.text.members) {
             abort();
         }
         return 0;

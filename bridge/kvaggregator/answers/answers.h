@@ -27,7 +27,8 @@
  * request has all facts of the chosen worker, and only the address of the others.  Only workers
  * that the query selects are listed.
  *
- * The answer to a query of text has prompt_tokens: how many tokens an engine made of it.
+ * The answer to a query of text has prompt_tokens, tokens and tokens_reason: how many of its tokens
+ * are known, from the first one on, whether that is all, and why not.
  *
  * Threads: only the thread that owns the query context. */
 

@@ -319,7 +319,7 @@ kvb_status kvb_answer_match(
     write_down(&json, ctx, query);
     write_shared(&json, ctx, max_rows);
     KVB_TRY(write_predicted(&json, ctx, query));
-    kvb_prompt_tokens_write(query, &json);
+    kvb_text_tokens_write(query, &json);
     kvb_json_write_end(&json, '}');
     return json.status;
 }
@@ -597,7 +597,7 @@ kvb_status kvb_answer_query(
     write_known_workers(&json, ctx);
     write_shared(&json, ctx, kvb_max_streams);
     KVB_TRY(write_predicted(&json, ctx, query));
-    kvb_prompt_tokens_write(query, &json);
+    kvb_text_tokens_write(query, &json);
     kvb_json_write_end(&json, '}');
     return json.status;
 }

@@ -216,16 +216,24 @@ kvb_status kvb_pick_sort(
 
 /* ---- The decision ---- */
 
+/* Of a text of which only the beginning is known, or nothing: what else it costs its worker. */
+static uint64_t
+unknown_blocks(const struct kvb_query *query, const struct kvb_route_candidate *chosen)
+{
+    return chosen->block_size > 0 ? query->unknown_tokens / chosen->block_size : 0;
+}
+
 static struct kvb_route_decision
 decision_of(const struct kvb_query *query, const struct kvb_route_candidate *chosen)
 {
     const bool has_tokens = query->form == KVB_QUERY_TOKENS;
+    const uint64_t tokens = has_tokens ? query->count : query->count * chosen->block_size;
 
     return (struct kvb_route_decision){
         .id = *chosen->key->id,
-        .isl_tokens = has_tokens ? query->count : query->count * chosen->block_size,
+        .isl_tokens = tokens + query->unknown_tokens,
         .hit_tokens = chosen->overlap_blocks * chosen->block_size,
-        .isl_blocks = chosen->request_blocks,
+        .isl_blocks = chosen->request_blocks + unknown_blocks(query, chosen),
         .overlap_blocks = chosen->overlap_blocks,
         .is_dry_run = query->selection.is_dry_run,
     };
@@ -286,11 +294,12 @@ static void enter_decision(
     const kvb_block_hash *names = NULL;
     size_t count = 0;
 
-    decision->prefill_blocks = chosen->request_blocks - shared;
+    const uint64_t blocks = chosen->request_blocks + unknown_blocks(query, chosen);
+
+    decision->prefill_blocks = blocks - shared;
     /* Predicted blocks mean that a request with the same prefix is in flight and already counts
      * them.  This request adds only its own remainder, at least the block that it generates. */
-    decision->blocks =
-        chosen->predicted_blocks > 0 ? decision->prefill_blocks : chosen->request_blocks;
+    decision->blocks = chosen->predicted_blocks > 0 ? decision->prefill_blocks : blocks;
     decision->blocks += decision->blocks == 0;
     decision->ttl_ms = query->ttl_ms ? query->ttl_ms : ctx->request_ttl_ms;
     const kvb_status status =
@@ -368,7 +377,8 @@ kvb_status kvb_pick_make(
 {
     const struct kvb_listing_options options = { .with_none = true };
     const double draw = kvb_query_context_draw(ctx);
-    struct kvb_pick pick = { .is_promise = true };
+    struct kvb_pick pick = { .is_promise =
+                                 !query->was_text || query->known == KVB_TEXT_TOKENS_WHOLE };
 
     KVB_TRY(kvb_route_options_for(ctx, query, &pick.route, detail));
     KVB_TRY(kvb_query_context_overlaps(ctx, query, options, detail));

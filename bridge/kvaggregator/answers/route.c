@@ -103,7 +103,7 @@ kvb_status kvb_answer_route(
     if (!pick.decision.is_dry_run) {
         kvb_json_write_pair_text(&json, "request_id", pick.decision.request_id);
     }
-    kvb_prompt_tokens_write(query, &json);
+    kvb_text_tokens_write(query, &json);
     KVB_TRY(write_scores(&json, pick.candidates, pick.count, max_rows));
     kvb_json_write_end(&json, '}');
     KVB_TRY(json.status);

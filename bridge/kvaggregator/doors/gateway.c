@@ -56,8 +56,8 @@ struct gateway_call {
     bool is_not_ready;
     struct kvb_endpoint served;
     struct kvb_gateway_found found;
-    enum kvb_prompt_known known; /* of the prompt, when it was answered */
-    char reason[64];             /* why it is by load, "" if not */
+    enum kvb_text_tokens known; /* of the prompt, when it was answered */
+    char reason[64];            /* why it is by load, "" if not */
     kvb_status status;
 };
 
@@ -298,11 +298,11 @@ void kvb_gateway_answer(struct kvb_pending_query *pending)
         }
         return;
     }
-    kvb_prompt_settle(pending, call->reason, sizeof call->reason, &call->known);
+    kvb_prompt_settle(query, call->reason, sizeof call->reason, &call->known);
     const struct kvb_gateway_wish wish = {
         .endpoints = config->endpoints,
         .rank_ports = config->rank_ports,
-        .is_promise = call->known == KVB_PROMPT_WHOLE && call->is_promise,
+        .is_promise = call->known == KVB_TEXT_TOKENS_WHOLE && call->is_promise,
     };
     call->status = kvb_answer_gateway(aggregator->ctx, query, &wish, &call->found);
     if (call->status == KVB_OK) {
@@ -516,8 +516,8 @@ static void take_found(struct gateway_stream *stream, struct gateway_call *call,
         { .name = "x-data-parallel-rank", .value = rank },
     };
 
-    if (stream->by == BY_TEXT && call->known != KVB_PROMPT_WHOLE) {
-        stream->by = call->known == KVB_PROMPT_PREFIX ? BY_PREFIX : BY_LOAD;
+    if (stream->by == BY_TEXT && call->known != KVB_TEXT_TOKENS_WHOLE) {
+        stream->by = call->known == KVB_TEXT_TOKENS_PREFIX ? BY_PREFIX : BY_LOAD;
     }
     const char *reason = stream->reason            ? stream->reason
                          : found->is_model_unknown ? "unknown_model"

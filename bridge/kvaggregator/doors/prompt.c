@@ -3,7 +3,6 @@
 #include "core/limits.h"
 #include "core/own.h"
 #include "kvaggregator/doors/exchange.h"
-#include "kvaggregator/pending.h"
 #include "wire/query/text.h"
 
 #include <stdio.h>
@@ -125,14 +124,15 @@ static const char *take_text(
     struct kvb_buf members;
 
     kvb_buf_init(&members, exchange->body_bytes + around);
-    const kvb_status status = append(exchange, &members);
+    kvb_status status = append(exchange, &members);
+    if (status == KVB_OK) {
+        status = kvb_query_text_take(&members, &query->text);
+    }
     if (status != KVB_OK) {
         kvb_buf_done(&members);
         return status == KVB_NO_MEMORY ? "busy" : "no_prompt";
     }
     query->form = KVB_QUERY_TEXT;
-    query->text = (char *)members.data; /* taken */
-    query->text_bytes = members.len;
     return NULL;
 }
 
@@ -201,18 +201,16 @@ const char *kvb_prompt_read(const struct kvb_exchange *exchange, struct kvb_quer
 /* ---- With the index ---- */
 
 void kvb_prompt_settle(
-    struct kvb_pending_query *pending, char *reason, size_t bytes, enum kvb_prompt_known *out_known)
+    struct kvb_query *query, char *reason, size_t bytes, enum kvb_text_tokens *out_known)
 {
-    struct kvb_query *query = &pending->query;
+    const size_t len = strcspn(query->tokens_reason, ":");
 
-    *out_known = KVB_PROMPT_WHOLE;
-    if (query->form != KVB_QUERY_TEXT) {
-        return;
-    }
-    const size_t len = strcspn(pending->detail.text, ":");
     (void)snprintf(/* the longest is "tokenize_unavailable" */
-                   reason, bytes, "%.*s", (int)len, pending->detail.text);
-    query->form = KVB_QUERY_TOKENS;
-    query->count = 0;
-    *out_known = KVB_PROMPT_NONE;
+                   reason, bytes, "%.*s", (int)len, query->tokens_reason);
+    *out_known = query->was_text ? query->known : KVB_TEXT_TOKENS_WHOLE;
+    if (query->form == KVB_QUERY_TEXT) { /* of no model that we know */
+        query->form = KVB_QUERY_TOKENS;
+        query->count = 0;
+        *out_known = KVB_TEXT_TOKENS_NONE;
+    }
 }

@@ -247,7 +247,7 @@ static kvb_status read_query_text(
     const bool is_text = strcmp(name, "text") == 0;
     const enum json_type type = is_text ? json_type_string : json_type_array;
 
-    if (query->text) {
+    if (query->text.members) {
         return KVB_OK;
     }
     if (json_object_is_type(value, type) &&
@@ -532,7 +532,7 @@ static kvb_status parse_parts(
     kvb_buf_init(&rest, kvb_max_query_body_bytes + max_replaced_bytes);
     kvb_status status = read_simple_list(json, query, &rest);
     if (status == KVB_NOT_FOUND) {
-        status = kvb_query_text_cut(json, &query->text, &query->text_bytes, &rest);
+        status = kvb_query_text_cut(json, &query->text, &rest);
     }
     if (status == KVB_NOT_FOUND) {
         return kvb_json_parse(json, budget, out_root);

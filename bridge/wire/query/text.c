@@ -11,17 +11,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    max_text_depth = 32, /* of a member: schemas of tools are nested */
-    part_count = 8,
-    text_part = 0, /* rows of the table below */
-    messages_part = 1
-};
+enum { max_text_depth = 32 /* of a member: schemas of tools are nested */ };
 
 /* ---- Cutting a query ---- */
 
-/* The members of a prompt, in the order of the engine's request, so that the order in the query
+/* The members of a prompt, in the order of the engine's request, so that their order in the query
  * does not matter. */
+enum part_number {
+    add_special_tokens_part,
+    add_generation_prompt_part,
+    continue_final_message_part,
+    tools_part,
+    chat_template_part,
+    chat_template_kwargs_part,
+    messages_part,
+    prompt_part,
+    part_count
+};
+
 /* clang-format off */
 static const struct part {
     const char *name;
@@ -29,14 +36,22 @@ static const struct part {
     char first;       /* byte of its value; 0: any */
     bool is_of_chats; /* only of messages */
 } parts[part_count] = {
-    { "text",                   "prompt",                 '"', false },
-    { "messages",               "messages",               '[', false },
-    { "add_special_tokens",     "add_special_tokens",     0,   false },
-    { "add_generation_prompt",  "add_generation_prompt",  0,   true },
-    { "continue_final_message", "continue_final_message", 0,   true },
-    { "tools",                  "tools",                  0,   true },
-    { "chat_template",          "chat_template",          0,   true },
-    { "chat_template_kwargs",   "chat_template_kwargs",   0,   true },
+    [add_special_tokens_part] =
+        { "add_special_tokens",     "add_special_tokens",     0,   false },
+    [add_generation_prompt_part] =
+        { "add_generation_prompt",  "add_generation_prompt",  0,   true },
+    [continue_final_message_part] =
+        { "continue_final_message", "continue_final_message", 0,   true },
+    [tools_part] =
+        { "tools",                  "tools",                  0,   true },
+    [chat_template_part] =
+        { "chat_template",          "chat_template",          0,   true },
+    [chat_template_kwargs_part] =
+        { "chat_template_kwargs",   "chat_template_kwargs",   0,   true },
+    [messages_part] =
+        { "messages",               "messages",               '[', true },
+    [prompt_part] =
+        { "text",                   "prompt",                 '"', false },
 };
 /* clang-format on */
 
@@ -147,9 +162,81 @@ static kvb_status append_part(const struct part *part, kvb_span value, struct kv
     return kvb_buf_append(members, value.data, value.len);
 }
 
+/* Where messages end in the members of a text. */
+struct ends {
+    kvb_span members;
+    bool is_chat;
+    uint32_t *at; /* owned */
+    size_t count, capacity;
+};
+
+static void drop_ends(struct ends *ends)
+{
+    free(ends->at);
+}
+
+static kvb_status take_end(struct kvb_json_scan *scan, void *context)
+{
+    struct ends *ends = context;
+    struct kvb_json_budget budget = { .depth = max_text_depth,
+                                      .containers = SIZE_MAX,
+                                      .values = SIZE_MAX };
+
+    KVB_TRY(kvb_json_skip(scan, &budget));
+    if (ends->count >= kvb_max_text_messages) {
+        return KVB_OK; /* what follows has no place of its own in the chain */
+    }
+    KVB_TRY(kvb_array_reserve(
+        &ends->at, &ends->capacity, ends->count + 1, sizeof *ends->at, kvb_max_text_messages));
+    ends->at[ends->count++] = (uint32_t)(scan->at - ends->members.data);
+    return KVB_OK;
+}
+
+static kvb_status read_messages(struct kvb_json_scan *scan, void *context)
+{
+    struct ends *ends = context;
+
+    ends->is_chat = true;
+    return kvb_json_array(scan, take_end, ends);
+}
+
+static kvb_status find_ends(struct ends *ends)
+{
+    struct kvb_json_scan scan = kvb_json_scan_of(ends->members);
+    struct kvb_json_budget budget = { .depth = max_text_depth,
+                                      .containers = SIZE_MAX,
+                                      .values = SIZE_MAX };
+    kvb_span key = { 0 };
+
+    do {
+        KVB_TRY(kvb_json_string(&scan, &key));
+        KVB_TRY(kvb_json_expect(&scan, ':'));
+        KVB_TRY(
+            kvb_span_is(key, "messages") ? read_messages(&scan, ends)
+                                         : kvb_json_skip(&scan, &budget));
+    } while (kvb_json_take(&scan, ',')); /* ends: the members do */
+    KVB_TRY(kvb_json_finish(&scan));
+    return kvb_span_is(key, "messages") || kvb_span_is(key, "prompt") ? KVB_OK : KVB_BAD_INPUT;
+}
+
+kvb_status kvb_query_text_take(struct kvb_buf *members, struct kvb_query_text *out_text)
+{
+    KVB_OWN(drop_ends) struct ends ends = { .members = kvb_buf_span(members) };
+
+    KVB_TRY(find_ends(&ends));
+    *out_text = (struct kvb_query_text){ .members = (char *)members->data,
+                                         .bytes = members->len,
+                                         .ends = ends.at,
+                                         .end_count = ends.count };
+    *members = (struct kvb_buf){ 0 }; /* now the text's, like the ends */
+    ends.at = NULL;
+    return KVB_OK;
+}
+
 static kvb_status join_parts(const struct cutting *cutting, struct kvb_buf *members)
 {
-    const bool is_chat = cutting->values[messages_part].data != NULL;
+    /* A query with both is refused later. */
+    const bool is_chat = cutting->values[prompt_part].data == NULL;
 
     for (size_t i = 0; i < part_count; i++) {
         if (cutting->values[i].data && (is_chat || !parts[i].is_of_chats)) {
@@ -159,15 +246,14 @@ static kvb_status join_parts(const struct cutting *cutting, struct kvb_buf *memb
     return KVB_OK;
 }
 
-kvb_status
-kvb_query_text_cut(kvb_span query, char **out_members, size_t *out_bytes, struct kvb_buf *rest)
+kvb_status kvb_query_text_cut(kvb_span query, struct kvb_query_text *out_text, struct kvb_buf *rest)
 {
     KVB_OWN(kvb_buf_done) struct kvb_buf members = { 0 };
     struct cutting cutting = { .copied = query.data, .rest = rest };
     const size_t before = rest->len;
 
     kvb_status status = cut_object(query, &cutting);
-    if (status == KVB_BAD_INPUT || (status == KVB_OK && !cutting.values[text_part].data &&
+    if (status == KVB_BAD_INPUT || (status == KVB_OK && !cutting.values[prompt_part].data &&
                                     !cutting.values[messages_part].data)) {
         status = KVB_NOT_FOUND;
     }
@@ -175,14 +261,13 @@ kvb_query_text_cut(kvb_span query, char **out_members, size_t *out_bytes, struct
     if (status == KVB_OK) {
         status = join_parts(&cutting, &members);
     }
+    if (status == KVB_OK) {
+        status = kvb_query_text_take(&members, out_text);
+    }
     if (status != KVB_OK) {
         rest->len = before;
-        return status;
     }
-    *out_members = (char *)members.data;
-    *out_bytes = members.len;
-    members = (struct kvb_buf){ 0 }; /* now the caller's */
-    return KVB_OK;
+    return status;
 }
 
 /* ---- Asking an engine ---- */
@@ -199,10 +284,15 @@ kvb_status kvb_tokenize_request_encode(const char *model, kvb_span members, stru
     return kvb_buf_append_text(out, "}");
 }
 
-void kvb_prompt_tokens_write(const struct kvb_query *query, struct kvb_json_writer *json)
+void kvb_text_tokens_write(const struct kvb_query *query, struct kvb_json_writer *json)
 {
-    if (query->was_text) {
-        kvb_json_write_pair_u64(json, "prompt_tokens", query->count);
+    if (!query->was_text) {
+        return;
+    }
+    kvb_json_write_pair_u64(json, "prompt_tokens", query->count);
+    kvb_json_write_pair_text(json, "tokens", kvb_text_tokens_name(query->known));
+    if (query->known != KVB_TEXT_TOKENS_WHOLE) {
+        kvb_json_write_pair_text(json, "tokens_reason", query->tokens_reason);
     }
 }
 

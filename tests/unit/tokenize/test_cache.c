@@ -27,7 +27,8 @@ put(struct kvb_token_cache *cache, unsigned number, uint32_t token, size_t count
     for (size_t i = 0; i < count; i++) {
         tokens[i] = token;
     }
-    return kvb_token_cache_put(cache, body_of(number, text), tokens, count, now_ns);
+    const struct kvb_text_view view = { .body = body_of(number, text) };
+    return kvb_token_cache_put(cache, &view, tokens, count, now_ns);
 }
 
 /* The first token of the answer; 0: not found. */

@@ -10,6 +10,7 @@
 
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { patience_ms = 20000, max_orders = 8 };
@@ -26,6 +27,7 @@ static const struct web_page pages[] = {
     { "/rejects/tokenize", web_rejects, "no messages" },
     { "/moved/tokenize", web_sends_on, "" },
     { "/cut/tokenize", web_cuts, TOKENS },
+    { "/rewrites/tokenize", web_answers, "{\"tokens\":[9,8,7,6,5]}" },
     { "/wrong/tokenize", web_answers, "{\"count\":2,\"tokens\":[7,8,9]}" },
     { "/endless/tokenize", web_endless, HUNDRED HUNDRED HUNDRED HUNDRED },
     { "/ok", web_answers, TOKENS },
@@ -58,10 +60,9 @@ struct world {
     size_t count;
 };
 
-static void take_result(
-    void *context, struct kvb_tokenize_order *order, const struct kvb_tokenize_result *result)
+static void take_result(struct kvb_tokenize_order *order, const struct kvb_tokenize_result *result)
 {
-    struct world *world = context;
+    struct world *world = order->owner;
 
     (void)pthread_mutex_lock(&world->lock);
     assert_true(world->count < max_orders);
@@ -92,8 +93,6 @@ static void open_world(struct world *world, uint32_t deadline_ms, const char *ne
         .seed = 7,
         .networks = &world->networks,
         .metrics = &world->metrics,
-        .done = take_result,
-        .context = world,
     };
     assert_ok(kvb_tokenizer_start(&options, &world->tokenizer));
 }
@@ -115,9 +114,9 @@ static void order_text(
     const char *const paths[kvb_tokenize_urls] = { one, other };
     char url[128];
 
-    *order = (struct kvb_tokenize_order){ .next = NULL };
-    kvb_buf_init(&order->body, 1 << 20);
-    assert_ok(kvb_buf_append_text(&order->body, body));
+    *order = (struct kvb_tokenize_order){ .done = take_result, .owner = world };
+    kvb_buf_init(&order->text.body, 1 << 20);
+    assert_ok(kvb_buf_append_text(&order->text.body, body));
     for (size_t i = 0; i < kvb_tokenize_urls; i++) {
         if (*paths[i]) {
             (void)snprintf(
@@ -125,6 +124,32 @@ static void order_text(
                 *paths[i] == '/' ? web_server_url(world->server, paths[i], url) : paths[i]);
         }
     }
+    assert_ok(kvb_tokenizer_submit(world->tokenizer, order));
+}
+
+/* Orders a chat of this many messages, {"n":1}, {"n":2}, ... */
+static void
+order_chat(struct world *world, struct kvb_tokenize_order *order, size_t messages, const char *path)
+{
+    char body[1024] = "{\"messages\":[";
+    char url[128];
+    size_t bytes = strlen(body);
+
+    *order = (struct kvb_tokenize_order){ .done = take_result, .owner = world };
+    order->text.ends = calloc(messages, sizeof *order->text.ends);
+    assert_non_null(order->text.ends);
+    for (size_t i = 0; i < messages; i++) {
+        bytes +=
+            (size_t)snprintf(body + bytes, sizeof body - bytes, "%s{\"n\":%zu}", i ? "," : "", i);
+        order->text.ends[order->text.end_count++] = (uint32_t)bytes;
+    }
+    order->text.block_tokens = 1;
+    (void)snprintf(order->text.model, sizeof order->text.model, "m");
+    kvb_buf_init(&order->text.body, 1 << 20);
+    assert_ok(kvb_buf_append_format(&order->text.body, "%s]}", body));
+    (void)snprintf(
+        order->urls[0], sizeof order->urls[0], "%s",
+        *path ? web_server_url(world->server, path, url) : "");
     assert_ok(kvb_tokenizer_submit(world->tokenizer, order));
 }
 
@@ -141,7 +166,7 @@ static struct ended wait_for_end(struct world *world, size_t count)
     }
     const struct ended last = world->ended[world->count - 1];
     for (size_t i = 0; i < world->count; i++) {
-        kvb_buf_done(&world->ended[i].order->body);
+        kvb_tokenize_text_done(&world->ended[i].order->text);
     }
     world->count = 0;
     (void)pthread_mutex_unlock(&world->lock);
@@ -207,7 +232,7 @@ static void an_engine_that_fails_or_is_silent_is_passed_over(void **state)
         /* A silent one is waited for until half of the deadline.  The deadline is before the end of
          * its request, so a second engine that is asked only after that end is asked too late. */
         const bool is_silent = strcmp(bad[i], "/hangs") == 0;
-        open_world(&world, is_silent ? kvb_tokenize_late_ms - 100 : patience_ms, "127.0.0.0/8");
+        open_world(&world, is_silent ? kvb_tokenize_late_ms / 5 : patience_ms, "127.0.0.0/8");
         assert_tokens(ask(&world, "{\"a\":1}", bad[i], "/good"));
         assert_int_equal(world.values[tokenize_requests], 2);
         /* That engine is now requested second, so the answer arrives without it. */
@@ -314,6 +339,91 @@ static void a_stop_ends_waiting_orders(void **state)
     close_world(&world);
 }
 
+static struct ended ask_chat(struct world *world, size_t messages, const char *path)
+{
+    struct kvb_tokenize_order order;
+
+    order_chat(world, &order, messages, path);
+    return wait_for_end(world, 1);
+}
+
+static void assert_prefix(struct ended ended, enum kvb_tokenize_outcome outcome)
+{
+    assert_int_equal(ended.result.known, KVB_TEXT_TOKENS_PREFIX);
+    assert_int_equal(ended.result.outcome, outcome);
+    assert_int_equal(ended.result.count, 2); /* of three, less a block of one */
+    assert_int_equal(ended.first, 7);
+    assert_true(ended.result.unknown > 0);
+}
+
+static void a_chat_that_has_grown_little_is_not_waited_for(void **state)
+{
+    (void)state;
+    struct world world;
+
+    open_world(&world, patience_ms, "127.0.0.0/8");
+    assert_tokens(ask_chat(&world, 8, "/good"));
+    for (size_t messages = 9; messages <= 10; messages++) {
+        /* whatever engines do, and where there is none */
+        assert_prefix(ask_chat(&world, messages, "/hangs"), KVB_TOKENIZE_NOT_ASKED);
+        assert_prefix(ask_chat(&world, messages, ""), KVB_TOKENIZE_NOT_ASKED);
+    }
+    close_world(&world);
+}
+
+static void a_chat_that_nobody_tokenizes_in_time_begins_with_an_earlier_one(void **state)
+{
+    (void)state;
+    struct world world;
+
+    open_world(&world, 50, "127.0.0.0/8");
+    struct ended ended = ask_chat(&world, 1, "/hangs");
+    assert_int_equal(ended.result.known, KVB_TEXT_TOKENS_NONE);
+    assert_int_equal(ended.result.outcome, KVB_TOKENIZE_TIMEOUT);
+    assert_true(ended.result.unknown > 0 && !ended.result.tokens);
+    do { /* the deadline is short */
+        ended = ask_chat(&world, 2, "/good");
+    } while (ended.result.outcome != KVB_TOKENIZE_OK);
+    assert_prefix(ask_chat(&world, 30, "/hangs"), KVB_TOKENIZE_TIMEOUT);
+    assert_prefix(ask_chat(&world, 31, "/busy"), KVB_TOKENIZE_REFUSED);
+    assert_prefix(ask_chat(&world, 32, ""), KVB_TOKENIZE_NO_ENGINE);
+    assert_int_equal(world.values[tokenize_rewriting], 0);
+    close_world(&world);
+}
+
+static void a_model_that_rewrites_earlier_turns_is_found_out(void **state)
+{
+    (void)state;
+    struct world world;
+
+    open_world(&world, patience_ms, "127.0.0.0/8");
+    assert_tokens(ask_chat(&world, 4, "/good"));
+    assert_tokens(ask_chat(&world, 10, "/good")); /* more than a third longer: asked */
+    assert_int_equal(world.values[tokenize_same], 1);
+    assert_int_equal(ask_chat(&world, 30, "/rewrites").result.known, KVB_TEXT_TOKENS_WHOLE);
+    assert_int_equal(world.values[tokenize_rewritten], 1);
+    const struct ended ended = ask_chat(&world, 31, "/busy");
+    assert_int_equal(ended.result.known, KVB_TEXT_TOKENS_NONE);
+    assert_true(ended.result.is_rewriting);
+    assert_int_equal(world.values[tokenize_rewriting], 1);
+    close_world(&world);
+}
+
+static void an_order_that_is_cancelled_ends_at_once(void **state)
+{
+    (void)state;
+    struct world world;
+    struct kvb_tokenize_order order;
+
+    open_world(&world, patience_ms, "127.0.0.0/8");
+    order_text(&world, &order, "{\"a\":1}", "/hangs", "");
+    kvb_tokenizer_cancel(world.tokenizer, &order); /* nothing else uses the order here */
+    const struct ended ended = wait_for_end(&world, 1);
+    assert_int_equal(ended.result.outcome, KVB_TOKENIZE_CANCELLED);
+    assert_int_equal(ended.result.known, KVB_TEXT_TOKENS_NONE);
+    close_world(&world);
+}
+
 SUITE(tokenizer)
 {
     const struct CMUnitTest tests[] = {
@@ -325,6 +435,10 @@ SUITE(tokenizer)
         cmocka_unit_test(each_failure_has_its_name),
         cmocka_unit_test(only_the_networks_listed_are_connected_to),
         cmocka_unit_test(a_stop_ends_waiting_orders),
+        cmocka_unit_test(a_chat_that_has_grown_little_is_not_waited_for),
+        cmocka_unit_test(a_chat_that_nobody_tokenizes_in_time_begins_with_an_earlier_one),
+        cmocka_unit_test(a_model_that_rewrites_earlier_turns_is_found_out),
+        cmocka_unit_test(an_order_that_is_cancelled_ends_at_once),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -20,8 +20,8 @@ static void assert_text(const char *json, const char *members, const char *model
     }
     assert_int_equal(query.form, KVB_QUERY_TEXT);
     assert_int_equal(query.count, 0);
-    assert_int_equal(query.text_bytes, strlen(members));
-    assert_memory_equal(query.text, members, query.text_bytes);
+    assert_int_equal(query.text.bytes, strlen(members));
+    assert_memory_equal(query.text.members, members, query.text.bytes);
     assert_string_equal(query.model, model);
 }
 
@@ -41,9 +41,9 @@ static void a_text_is_copied_byte_for_byte([[maybe_unused]] void **state)
 static void fields_that_change_the_tokens_are_kept([[maybe_unused]] void **state)
 {
     static const char all[] =
-        "\"messages\":[1],\"add_special_tokens\":false,\"add_generation_prompt\":true,"
+        "\"add_special_tokens\":false,\"add_generation_prompt\":true,"
         "\"continue_final_message\":false,\"tools\":[{}],\"chat_template\":\"t\","
-        "\"chat_template_kwargs\":{\"a\":1}";
+        "\"chat_template_kwargs\":{\"a\":1},\"messages\":[1]";
 
     assert_text(
         "{\"messages\":[1],\"add_special_tokens\":false,\"add_generation_prompt\":true,"
@@ -58,8 +58,38 @@ static void fields_that_change_the_tokens_are_kept([[maybe_unused]] void **state
         all, "m");
     assert_text(
         "{\"tools\":[],\"add_special_tokens\":false,\"text\":\"a\",\"max_tokens\":7}",
-        "\"prompt\":\"a\",\"add_special_tokens\":false", "");
+        "\"add_special_tokens\":false,\"prompt\":\"a\"", "");
     assert_text("{\"tools\":null,\"messages\":[1]}", "\"messages\":[1]", "");
+}
+
+/* Where an earlier turn of the chat may end. */
+static void the_ends_of_messages_are_noted([[maybe_unused]] void **state)
+{
+    static const char json[] =
+        "{\"messages\":[ {\"a\":\"]\"} ,[1,2],3 ],\"tools\":[{\"messages\":[4]}]}";
+    static const char *const ends[] = { "\"]\"}", "[1,2]", "3" };
+    KVB_OWN(kvb_query_done) struct kvb_query query = { 0 };
+    struct kvb_buf wrong = { 0 };
+
+    assert_ok(kvb_query_json_decode(kvb_span_of(json), &query, NULL));
+    assert_int_equal(query.text.end_count, 3);
+    for (size_t i = 0; i < 3; i++) {
+        const size_t len = strlen(ends[i]);
+        assert_memory_equal(query.text.members + query.text.ends[i] - len, ends[i], len);
+    }
+    kvb_query_done(&query);
+    assert_ok(kvb_query_json_decode(kvb_span_of("{\"text\":\"[1,2]\"}"), &query, NULL));
+    assert_null(query.text.ends);
+    /* What a gateway makes of a body may be anything. */
+    static const char *const bad[] = { "", "\"tools\":[1]", "\"messages\":[1", "\"messages\":7" };
+    for (size_t i = 0; i < KVB_COUNT_OF(bad); i++) {
+        struct kvb_query_text text = { 0 };
+        kvb_buf_init(&wrong, 100);
+        assert_ok(kvb_buf_append_text(&wrong, bad[i]));
+        assert_int_equal(kvb_query_text_take(&wrong, &text), KVB_BAD_INPUT);
+        assert_null(text.members);
+        kvb_buf_done(&wrong);
+    }
 }
 
 static const struct {
@@ -95,7 +125,7 @@ static void what_is_wrong_is_named([[maybe_unused]] void **state)
         if (status != wrong[i].status || !strstr(why.text, wrong[i].why)) {
             fail_msg("%s: %d, %s", wrong[i].json, (int)status, why.text);
         }
-        assert_null(query.text);
+        assert_null(query.text.members);
     }
 }
 
@@ -130,7 +160,7 @@ static void decoding_survives_each_failed_allocation([[maybe_unused]] void **sta
         status = kvb_query_json_decode(kvb_span_of(json), &query, NULL);
         fail_alloc_after(-1);
         assert_true(status == KVB_OK || status == KVB_NO_MEMORY);
-        assert_true(status == KVB_OK || !query.text);
+        assert_true(status == KVB_OK || !query.text.members);
     }
 }
 
@@ -186,6 +216,7 @@ SUITE(query_text)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_text_is_copied_byte_for_byte),
         cmocka_unit_test(fields_that_change_the_tokens_are_kept),
+        cmocka_unit_test(the_ends_of_messages_are_noted),
         cmocka_unit_test(what_is_wrong_is_named),
         cmocka_unit_test(nesting_has_a_limit),
         cmocka_unit_test(decoding_survives_each_failed_allocation),
