@@ -49,5 +49,6 @@ void kvb_aggregator_liveness(
 
 /* Leaves the queue group, answers the requests that were received, then ends; takes at most 5 s,
  * and a few milliseconds where nats-server answers and clients of gRPC close their connections.
- * NULL is fine. */
+ * Before that, where a gateway is connected: its withdraw_s, and up to drain_s for answers that
+ * run. NULL is fine. */
 void kvb_aggregator_stop(struct kvb_aggregator *aggregator);
