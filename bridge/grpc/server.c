@@ -923,10 +923,11 @@ static uint64_t take_turn(void *context, uint64_t now_ns)
     if (atomic_load(&grpc->is_stop_wanted)) {
         begin_to_stop(grpc);
     }
-    answer_finished_calls(grpc);
     for (int i = 0; i < count; i++) {
         take_epoll_event(grpc, &events[i]);
     }
+    /* After the requests: one that was answered where it was received goes out in this turn. */
+    answer_finished_calls(grpc);
     if (grpc->tls) {
         flush_dirty(grpc); /* answers do not wait for handshakes */
         take_handshakes(grpc, events, count);
