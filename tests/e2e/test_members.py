@@ -282,7 +282,10 @@ def test_a_worker_registers_and_unregisters(scene, format):
     for key in ((8, 1), (named, 0)):
         wait_for("the unregistered stream is DOWN", lambda: state_of(aggregator, *key) == "DOWN")
     wait_for("the other worker's stream is EXACT", lambda: state_of(aggregator, 7) == "EXACT")
-    assert bridge.metric("kvcache_zmq_connections_total", pod_key="7") == 1
+    # Not opened anew, unless the connection itself was lost: a frozen machine may lose one.
+    wait_for("the other worker's connection is the same", lambda: bridge.metric(
+        "kvcache_zmq_connections_total", pod_key="7") == 1 + bridge.metric(
+        "kvcache_zmq_disconnections_total", pod_key="7"))
 
 
 def test_a_derived_id_is_the_same_after_a_restart(scene):

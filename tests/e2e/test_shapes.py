@@ -158,11 +158,16 @@ def test_blocks_and_chunks_are_answered_by_tier_after_each_event(stage):
         wait_for(f"event {number} is applied", stage.has_settled)
         for run in stage.runs:
             for prompt in QUERIES:
-                queried, row, match = stage.ask(run, prompt)
-                wanted = run.plain.tokens(prompt)
+                wanted, hit = run.plain.tokens(prompt), run.plain.hit(prompt)
                 about = (number, step, run.model, len(prompt))
-                assert queried == wanted, about
-                assert row["tokens"] == wanted and row["hit_tokens"] == run.plain.hit(prompt), (about, row)
+
+                # Where heartbeats come late, a stream that is right leaves the answers for a while.
+                def answer():
+                    queried, row, match = stage.ask(run, prompt)
+                    assert queried == wanted or not any(queried.values()), (about, queried)
+                    return (row, match) if queried == row["tokens"] == wanted and row["hit_tokens"] == hit else None
+
+                row, match = wait_for(f"the answer is {wanted}, hit {hit}, {about}", answer)
                 assert row.get("block_size", BLOCK) == match["block_size"] == BLOCK, (about, match)
                 seen.add((run.medium, wanted["device"] > 0, wanted["host"] > wanted["device"]))
     assert ("CPU", True, True) in seen and ("CPU", True, False) in seen and ("CPU", False, True) in seen

@@ -10,6 +10,7 @@ from programs import wait_for
 REPAIRS = [
     ("aggregator", "kvb_sync_repairs_total", {"kind": kind}) for kind in ("range", "snapshot")
 ] + [("aggregator", "kvb_event_holes_total", {}), ("aggregator", "kvb_heartbeats_ahead_total", {})]
+MISSED = ("aggregator", "kvb_events_missed_total", {})
 ENGINE_SIDE = [
     ("bridge", name, labels) for name, labels in (
         ("kvb_gaps_total", {}), ("kvb_batches_missed_total", {}), ("kvb_batches_replayed_total", {}),

@@ -17,7 +17,7 @@ import time
 
 import bus
 import programs
-from matrix.case import ENGINE_SIDE, REPAIRS
+from matrix.case import ENGINE_SIDE, MISSED, REPAIRS
 from matrix.oracle import S
 from programs import wait_for
 from proxy import LongLine, Proxy
@@ -26,7 +26,6 @@ GRACE_S = 5  # grace period of lame duck mode: clients that have not left by the
 SITE_DISTANCE_S = 0.05
 MOVES = [(side, name, {}) for side in ("bridge", "aggregator") for name in (
     "kvb_nats_connects_total", "kvb_nats_lame_ducks_total")]
-MISSED = ("aggregator", "kvb_events_missed_total", {})
 
 
 class Server:
