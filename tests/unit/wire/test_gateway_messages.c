@@ -496,7 +496,9 @@ static void check_echo(const struct line *line, const ExtProc__StreamedBodyRespo
         part_of(line->kind), streamed->body.len, streamed->end_of_stream, message);
 
     assert_true(head <= kvb_ext_proc_echo_head_bytes);
-    memcpy(message + head, streamed->body.data, streamed->body.len);
+    if (streamed->body.len > 0) { /* an empty one has no bytes to point at */
+        memcpy(message + head, streamed->body.data, streamed->body.len);
+    }
     Response *again = unpack((kvb_span){ message, head + streamed->body.len });
     assert_int_equal(ext_proc__processing_response__get_packed_size(again), line->len);
     uint8_t packed[4096];
