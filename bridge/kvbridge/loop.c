@@ -28,7 +28,7 @@ static uint64_t sooner(uint64_t one, uint64_t other)
  * work, and the pages do not show it yet. */
 static uint64_t due_ns_of(const struct kvb_bridge *bridge, bool was_busy, uint64_t now_ns)
 {
-    const struct kvb_server *server = &bridge->ingest->server;
+    struct kvb_server *server = &bridge->ingest->server;
     const struct bridge_publisher *publisher = bridge->publisher;
 
     /* Both look in each turn whether they can go on, and no descriptor tells. */
@@ -58,7 +58,7 @@ static void wait_for_sockets(struct kvb_bridge *bridge, bool has_more, bool was_
     kvb_status status = kvb_poller_wait(ingest->poller, 0);
 
     if (kvb_poller_is_idle(ingest->poller) && !has_more) {
-        /* Published events are flushed only when no input is left: a burst fills nats.c's buffer,
+        /* Published events are written only when no input is left: a burst fills nats.c's buffer,
          * and a single event is sent at once. */
         kvb_bus_write(bridge->publisher->bus);
         /* While many engines send seldom, their batches gather first. */

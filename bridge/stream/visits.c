@@ -38,14 +38,17 @@ void kvb_visits_set(struct kvb_visits *visits, struct kvb_visit *visit, uint64_t
     visit->before = head->before;
     head->before->next = visit;
     head->before = visit;
+    visits->first = number < visits->first ? number : visits->first;
 }
 
-uint64_t kvb_visits_due_ns(const struct kvb_visits *visits)
+uint64_t kvb_visits_due_ns(struct kvb_visits *visits)
 {
-    for (uint64_t number = visits->at; number < visits->at + kvb_visit_slots; number++) {
-        const struct kvb_visit *head = &visits->slots[number % kvb_visit_slots];
+    const uint64_t end = visits->at + kvb_visit_slots;
+
+    for (; visits->first < end; visits->first++) {
+        const struct kvb_visit *head = &visits->slots[visits->first % kvb_visit_slots];
         if (head->next && head->next != head) {
-            return number * slot_ns;
+            return visits->first * slot_ns;
         }
     }
     return UINT64_MAX;
@@ -70,5 +73,6 @@ struct kvb_visit *kvb_visits_take(struct kvb_visits *visits, uint64_t now_ns)
         }
     }
     visits->at = now;
+    visits->first = now > visits->first ? now : visits->first;
     return first;
 }

@@ -25,6 +25,7 @@ enum { kvb_visit_slots = 256 };
 
 struct kvb_visits {
     uint64_t at;                             /* the number of the slot that was taken last */
+    uint64_t first;                          /* no slot before this one has a visit */
     struct kvb_visit slots[kvb_visit_slots]; /* the heads of the rings */
 };
 
@@ -35,8 +36,9 @@ void kvb_visits_set(struct kvb_visits *visits, struct kvb_visit *visit, uint64_t
 /* It is not visited any more. */
 void kvb_visits_drop(struct kvb_visit *visit);
 
-/* When the next one is due, to 5 ms; UINT64_MAX: none is in the wheel.  Looks at each slot. */
-uint64_t kvb_visits_due_ns(const struct kvb_visits *visits);
+/* When the next one is due, to 5 ms; UINT64_MAX: none is in the wheel.  Looks at each slot once as
+ * time passes, because they are as many lines of the cache. */
+uint64_t kvb_visits_due_ns(struct kvb_visits *visits);
 
 /* Takes those that are due out of the wheel: the first of a list, linked by `then`. */
 struct kvb_visit *kvb_visits_take(struct kvb_visits *visits, uint64_t now_ns);
