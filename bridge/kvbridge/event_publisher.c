@@ -255,7 +255,7 @@ kvb_status kvb_event_publisher_add(
     return status == KVB_OK ? KVB_OK : drop_what_waits(publisher, status);
 }
 
-kvb_status kvb_event_publisher_flush(struct kvb_event_publisher *publisher)
+kvb_status kvb_event_publisher_send(struct kvb_event_publisher *publisher)
 {
     kvb_status status = send_what_waits(publisher); /* nothing, without protobuf */
 

@@ -19,9 +19,9 @@ struct kvb_event_log;
  *                P.kv_window_events, which readers of the other subject do not receive
  *     protobuf   P.kv_events_pb: as many events a message as follow each other in one stream
  *
- * Events of all batches that one read of an engine's socket returns are gathered, then flushed:
+ * Events of all batches that one read of an engine's socket returns are gathered, then sent:
  *
- *     add [e17]  add [e18 e19]  add [e20]  flush  -->  one message: e17 e18 e19 e20
+ *     add [e17]  add [e18 e19]  add [e20]  send  -->  one message: e17 e18 e19 e20
  *
  * so a burst costs a message for all of it, and a lone event waits for nothing.  JSON's wait as
  * bytes; protobuf's wait in the log of their stream, which holds them anyway.
@@ -89,4 +89,4 @@ kvb_status kvb_event_publisher_add(
 
 /* Sends the waiting events.  Stops at the first message that NATS does not take: KVB_AGAIN, KVB_IO,
  * KVB_TOO_LARGE; the rest is dropped. */
-kvb_status kvb_event_publisher_flush(struct kvb_event_publisher *publisher);
+kvb_status kvb_event_publisher_send(struct kvb_event_publisher *publisher);

@@ -102,7 +102,7 @@ bool kvb_bridge_next_batch(
 enum kvb_serve_reply kvb_bridge_next_reply(
     struct kvb_bridge *bridge, struct bridge_rank *rank, struct kvb_stream_input *out_input);
 
-/* Publishes events of the rank; they may wait until the publisher is flushed. */
+/* Publishes events of the rank; they may wait for kvb_event_publisher_send(). */
 kvb_status kvb_bridge_publish_events(
     struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_router_batch *events);
 

@@ -278,8 +278,8 @@ static void publish_part(struct kvb_bridge *bridge, size_t max_blocks)
         return;
     }
     const kvb_status added = kvb_bridge_publish_events(bridge, rank, &refresh->events);
-    const kvb_status flushed = kvb_event_publisher_flush(&bridge->publisher->events);
-    if (added != KVB_OK || flushed != KVB_OK) {
+    const kvb_status sent = kvb_event_publisher_send(&bridge->publisher->events);
+    if (added != KVB_OK || sent != KVB_OK) {
         kvb_serve_lost(&rank->served);
     }
     const uint64_t bytes = bridge->publisher->events.bytes - bytes_before;

@@ -201,7 +201,7 @@ static void carry_out(struct kvb_bridge *bridge, struct kvb_action *action)
         }
         break;
     case KVB_DO_END_RUN:
-        action->status = kvb_event_publisher_flush(&bridge->publisher->events);
+        action->status = kvb_event_publisher_send(&bridge->publisher->events);
         kvb_bridge_end_run(ingest, rank, &action->took_ns);
         break;
 
@@ -237,7 +237,7 @@ static void carry_out(struct kvb_bridge *bridge, struct kvb_action *action)
     case KVB_DO_CHUNK:
         action->status = kvb_bridge_publish_events(bridge, rank, action->events);
         if (action->status == KVB_OK) {
-            action->status = kvb_event_publisher_flush(&bridge->publisher->events);
+            action->status = kvb_event_publisher_send(&bridge->publisher->events);
         }
         server->clock_ns = kvb_clock_monotonic_ns();
         break;

@@ -4,8 +4,8 @@
 
 /* Adaptive interrupt coalescing, as network cards do it, for the thread that serves all streams.
  *
- * Each batch that finds the thread asleep costs a wake-up, and a flush to NATS of its own, whose
- * PONG wakes two more threads.  When many engines send seldom, that is most of what they cost.
+ * Each batch that finds the thread asleep costs a wake-up, and a write to NATS of its own, which
+ * wakes the server.  When many engines send seldom, that is most of what they cost.
  * The thread then pauses before it waits for input, so that one wake-up serves several batches:
  * 2,048 engines with 5 batches a second each cost 29 % of a core in place of 60.
  *
@@ -19,7 +19,7 @@
  *     a fast engine             many      many                    no
  *     many slow engines         many      few                     1 ms
  *
- * A run is what one read of an engine's socket returned.
+ * Of the runs of stream/serve.h those count that received live batches.
  *
  * Pure: time is an argument.  Threads: the caller locks.  {0} is the beginning. */
 struct kvb_coalescing {

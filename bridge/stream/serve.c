@@ -427,7 +427,7 @@ static bool go_on_run(struct kvb_server *server)
         [[fallthrough]];
 
     case KVB_RUN_TICK:
-        run->phase = KVB_RUN_FLUSH;
+        run->phase = KVB_RUN_HAND_OVER;
         if (run->kind == KVB_RUN_OF_SLICE) {
             struct kvb_stream_input input = { .kind = KVB_INPUT_TICK, .now_ns = server->clock_ns };
             return step(server, rank, &input);
@@ -438,7 +438,7 @@ static bool go_on_run(struct kvb_server *server)
         }
         [[fallthrough]];
 
-    case KVB_RUN_FLUSH:
+    case KVB_RUN_HAND_OVER:
         run->phase = KVB_RUN_END;
         action->status = KVB_OK;
         action->took_ns = 0;

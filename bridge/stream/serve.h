@@ -103,8 +103,8 @@ enum kvb_action_kind {
     /* Carry out what a step has made: stops_replay; events, if not NULL, are to be published.
      * Answer: status. */
     KVB_DO_OUTPUT,
-    /* Flush what was published, and read the clock into clock_ns.  Answer: status, and took_ns, the
-     * time that the rank was served. */
+    /* Hand over to NATS what was published, and read the clock into clock_ns.  Answer: status, and
+     * took_ns, the time that the rank was served. */
     KVB_DO_END_RUN,
 
     /* ---- time ---- */
@@ -118,7 +118,7 @@ enum kvb_action_kind {
     KVB_DO_PUBLISH_LOADS, /* if they are due */
     /* The whole list is published: list says as what.  Read the clock into wall_us. */
     KVB_DO_ANNOUNCE,
-    /* Publish and flush events, a part of that list; read the clock into clock_ns.
+    /* Publish events, a part of that list, and hand them over; read the clock into clock_ns.
      * Answer: status. */
     KVB_DO_CHUNK,
     KVB_DO_BEAT /* send a heartbeat; is_bye: the last one.  Answer: status */
@@ -194,7 +194,7 @@ enum kvb_run_phase {
     KVB_RUN_LINK,
     KVB_RUN_BATCHES,
     KVB_RUN_TICK,
-    KVB_RUN_FLUSH,
+    KVB_RUN_HAND_OVER,
     KVB_RUN_END
 };
 

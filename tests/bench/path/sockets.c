@@ -206,7 +206,7 @@ static kvb_status take_turn(struct way *way)
             (void)atomic_fetch_add(way->taken, 1);
         }
     }
-    return kvb_event_publisher_flush(&way->publisher);
+    return kvb_event_publisher_send(&way->publisher);
 }
 
 static kvb_status publish_events(struct way *way, uint64_t events)

@@ -108,7 +108,7 @@ class Place:
         self.folder, self.engines, self.started = folder, engines, {}
         self.start("nats", programs.Program, [
             shutil.which("nats-server", path="/usr/sbin:/usr/bin:/usr/local/bin"), "-a", "127.0.0.1", "-p", -1,
-            "--ports_file_dir", folder])
+            "--ports_file_dir", folder], {"GOGC": "100"})  # Go's default: as it is installed
         workers = folder / "workers"
         self.start("fleet", programs.Program, [
             programs.BIN / "kvfleet", "--workers", engines, "--ranks", 1, "--blocks", blocks, "--dialect", "vllm-0.31",

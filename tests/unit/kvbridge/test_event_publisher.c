@@ -197,17 +197,17 @@ static void events_added_before_a_flush_are_one_message(void **state)
     (void)state;
     struct kvb_event_publisher *publisher = begin(protobuf);
 
-    assert_ok(kvb_event_publisher_flush(publisher)); /* nothing is left */
+    assert_ok(kvb_event_publisher_send(publisher)); /* nothing is left */
     for (uint64_t id = 1; id <= 20; id++) {
         assert_ok(add(publisher, 1, id, (uint32_t)id % 4));
     }
     assert_int_equal(nats.count, 0);
-    assert_ok(kvb_event_publisher_flush(publisher));
+    assert_ok(kvb_event_publisher_send(publisher));
     assert_int_equal(nats.count, 1);
     assert_message(0, 1, 20);
     assert_int_equal(publisher->events, 20);
     assert_int_equal(publisher->messages, 1);
-    assert_ok(kvb_event_publisher_flush(publisher)); /* nothing is published twice */
+    assert_ok(kvb_event_publisher_send(publisher)); /* nothing is published twice */
     assert_int_equal(nats.count, 1);
     end(publisher);
 }
@@ -220,7 +220,7 @@ static void an_event_that_does_not_follow_starts_a_new_message(void **state)
     assert_ok(add(publisher, 1, 5, 1));
     assert_ok(add(publisher, 1, 7, 1)); /* an id is missing before it */
     assert_ok(add(publisher, 2, 8, 1)); /* another epoch */
-    assert_ok(kvb_event_publisher_flush(publisher));
+    assert_ok(kvb_event_publisher_send(publisher));
     assert_int_equal(nats.count, 3);
     assert_message(0, 5, 1);
     assert_message(1, 7, 1);
@@ -262,7 +262,7 @@ static void all_messages_fit_the_servers_max_payload(void **state)
         struct kvb_event_publisher *publisher = begin(protobuf);
         nats.max_payload = kvb_min_nats_payload_bytes;
         assert_ok(add_many(publisher, shapes[i].events, shapes[i].blocks));
-        assert_ok(kvb_event_publisher_flush(publisher));
+        assert_ok(kvb_event_publisher_send(publisher));
         assert_int_equal(publisher->events, shapes[i].events);
         assert_in_range(nats.count, 2, shapes[i].events / 4); /* and the messages are well filled */
         end(publisher);
@@ -276,7 +276,7 @@ static void the_largest_event_fits_as_json(void **state)
 
     nats.max_payload = kvb_min_nats_payload_bytes;
     assert_ok(add_many(publisher, 3, kvb_max_event_blocks));
-    assert_ok(kvb_event_publisher_flush(publisher));
+    assert_ok(kvb_event_publisher_send(publisher));
     assert_int_equal(publisher->messages, 3);
     end(publisher);
 }
@@ -312,7 +312,7 @@ static void without_a_large_log_each_batch_is_a_message(void **state)
     assert_ok(add(publisher, 1, 1, 2));
     assert_ok(add(publisher, 1, 2, 2));
     assert_int_equal(nats.count, 2);
-    assert_ok(kvb_event_publisher_flush(publisher));
+    assert_ok(kvb_event_publisher_send(publisher));
     assert_int_equal(nats.count, 2);
     end(publisher);
 }
@@ -332,7 +332,7 @@ static void events_that_wait_outlive_a_slice_wherever_they_are(void **state)
         for (; events < kvb_stream_slice_work / kvb_max_event_blocks; events++) {
             assert_ok(add(publisher, 1, id + events, kvb_max_event_blocks));
         }
-        assert_ok(kvb_event_publisher_flush(publisher));
+        assert_ok(kvb_event_publisher_send(publisher));
         for (size_t i = 0; i < nats.count; i++) {
             assert_message(i, id, nats.messages[i].event_count);
             id += nats.messages[i].event_count;
@@ -352,11 +352,11 @@ static void events_that_the_log_has_dropped_are_lost_and_counted(void **state)
 
     assert_ok(add(publisher, 1, 1, 1));
     kvb_event_log_clear(log_of(7, 0)->log);
-    assert_int_equal(kvb_event_publisher_flush(publisher), KVB_AGAIN);
+    assert_int_equal(kvb_event_publisher_send(publisher), KVB_AGAIN);
     assert_int_equal(publisher->failures, 1);
     assert_int_equal(nats.count, 0);
     assert_ok(add(publisher, 1, 2, 1));
-    assert_ok(kvb_event_publisher_flush(publisher));
+    assert_ok(kvb_event_publisher_send(publisher));
     assert_int_equal(nats.count, 1);
     assert_message(0, 2, 1);
     end(publisher);
@@ -384,14 +384,14 @@ static void messages_that_nats_refuses_are_dropped_and_counted(void **state)
         struct kvb_event_publisher *publisher = begin(formats[i]);
         assert_ok(add(publisher, 1, 1, 1));
         nats.takes = 0;
-        assert_int_equal(kvb_event_publisher_flush(publisher), KVB_AGAIN);
+        assert_int_equal(kvb_event_publisher_send(publisher), KVB_AGAIN);
         nats.takes = SIZE_MAX;
-        assert_ok(kvb_event_publisher_flush(publisher)); /* nothing is left */
+        assert_ok(kvb_event_publisher_send(publisher)); /* nothing is left */
         assert_int_equal(nats.count, 0);
         assert_int_equal(publisher->failures, 1);
         assert_int_equal(publisher->events, 0);
         assert_ok(add(publisher, 1, 2, 1));
-        assert_ok(kvb_event_publisher_flush(publisher));
+        assert_ok(kvb_event_publisher_send(publisher));
         assert_message(0, 2, 1);
         end(publisher);
     }
@@ -406,7 +406,7 @@ static void after_a_failure_the_number_of_sent_messages_is_known(void **state)
         assert_ok(add(publisher, 1, id, 1));
     }
     nats.takes = 2;
-    assert_int_equal(kvb_event_publisher_flush(publisher), KVB_AGAIN);
+    assert_int_equal(kvb_event_publisher_send(publisher), KVB_AGAIN);
     assert_int_equal(publisher->messages, 2);
     assert_int_equal(publisher->failures, 1);
     end(publisher);
@@ -452,7 +452,7 @@ static void json_window_events_have_a_subject_of_their_own(void **state)
     for (size_t i = 0; i < KVB_COUNT_OF(events); i++) {
         add_to_list(publisher, events[i].kind, events[i].list, i + 1);
     }
-    assert_ok(kvb_event_publisher_flush(publisher));
+    assert_ok(kvb_event_publisher_send(publisher));
     assert_int_equal(nats.count, KVB_COUNT_OF(events));
     assert_int_equal(publisher->messages, KVB_COUNT_OF(events));
     /* in the order of their ids, on both subjects together */
@@ -477,7 +477,7 @@ static void window_events_that_nats_refuses_are_dropped_with_what_follows(void *
     /* published on the other subject */
     assert_int_equal(add_batch(publisher, &batch), KVB_AGAIN);
     nats.takes = SIZE_MAX;
-    assert_ok(kvb_event_publisher_flush(publisher));
+    assert_ok(kvb_event_publisher_send(publisher));
     assert_int_equal(nats.count, 0);
     assert_int_equal(publisher->failures, 1);
     kvb_router_batch_done(&batch);
@@ -496,7 +496,7 @@ static void json_leaves_out_lists_that_only_protobuf_has(void **state)
     add_to_list(publisher, KVB_ROUTER_STORED, KVB_TIER_HOST, 2);
     add_to_list(publisher, KVB_ROUTER_STORED, KVB_LIST_WINDOW, 3);
     add_to_list(publisher, KVB_ROUTER_CLEARED, KVB_TIER_DEVICE, 4);
-    assert_ok(kvb_event_publisher_flush(publisher));
+    assert_ok(kvb_event_publisher_send(publisher));
     static const uint64_t ids[] = { 1, 3, 4 };
     size_t texts = 0;
     size_t events = 0;
