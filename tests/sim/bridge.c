@@ -164,6 +164,9 @@ static void carry_out(struct sim_bridge *bridge, struct kvb_action *action)
         break;
     case KVB_DO_OUTPUT:
         if (action->stops_replay) {
+            if (!kvb_stream_is_connected(rank->served.stream)) {
+                sim_link_lose_answer(&world->links[rank->stream_number]);
+            }
             sim_link_stop_request(&world->links[rank->stream_number]);
         }
         sim_check_rank(world, rank);

@@ -211,8 +211,12 @@ void sim_check_ration(struct sim_world *world, size_t number)
     const struct kvb_stream *asking = world->ranks[number].served.stream;
     const bool is_proof = asking && kvb_stream_last_seq(asking, &last) && last <= 1;
 
+    /* A batch that came corrupt, and whose good copy did not come: when that copy comes later, its
+     * bytes are not those that are known of this number, so it may be another publisher's. */
+    const bool is_strange = engine->was_corrupt && asking && kvb_stream_count(asking)->poison > 0;
+
     if (link->request_from > 0 || engine->batch_count - oldest < 2 || engine->may_be_hole ||
-        is_proof) {
+        is_proof || is_strange) {
         return;
     }
     if (!is_first && link->asked_ns < engine->full_ns + full_replay_every_ns) {
@@ -547,8 +551,12 @@ static void note_what_is_gone(struct sim_world *world, size_t stream)
                          batch_at(world, rank->place)->life == engine->life;
     const uint32_t oldest = sim_engine_find(engine, 0);
     const bool is_behind = !is_here || rank->place.batch < oldest;
-    const bool must_begin_again =
-        engine->was_replay_bad || engine->may_be_hole || engine->may_be_poison || is_behind;
+    /* After an answer from 0 on that was lost with its connection the bridge asks again 10 s after
+     * that request: the engine may have received it, and does not publish while it answers. */
+    const uint64_t lost_ns = world->links[stream].lost_full_ns;
+    const bool may_not_ask = lost_ns > 0 && world->now_ns < lost_ns + full_replay_every_ns;
+    const bool must_begin_again = engine->was_replay_bad || engine->may_be_hole ||
+                                  engine->may_be_poison || is_behind || may_not_ask;
 
     if (must_begin_again && !sim_engine_has_base(engine)) {
         engine->may_be_gone = true;

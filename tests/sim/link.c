@@ -118,7 +118,7 @@ void sim_link_engine_gone(struct sim_world *world, size_t number)
             (void)put(&link->sub, item, sub_high_water);
         }
     }
-    empty(&link->replies);
+    sim_link_lose_answer(link);
     if (link->is_deaf) {
         empty(&link->wire); /* the process that would send it again is gone */
     } else {
@@ -156,7 +156,7 @@ static void follow_cut(struct sim_world *world, size_t number)
         link->is_deaf || link->received_ns < link->cut_ns ? link->cut_ns : link->received_ns;
     if (is_cut && world->now_ns >= received_ns + heartbeat_timeout_ns) {
         close_connection(world, number);
-        empty(&link->replies);
+        sim_link_lose_answer(link);
     }
     if (!is_cut && link->cut_ns > 0) {
         link->cut_ns = 0;
@@ -300,6 +300,15 @@ void sim_link_stop_request(struct sim_link *link)
 {
     link->is_requesting = false;
     link->is_asked = false;
+    empty(&link->replies);
+}
+
+void sim_link_lose_answer(struct sim_link *link)
+{
+    if (link->is_requesting && link->request_from == 0 &&
+        (!link->is_asked || link->replies.count > 0)) {
+        link->lost_full_ns = link->asked_ns;
+    }
     empty(&link->replies);
 }
 

@@ -206,6 +206,8 @@ struct sim_link {
     uint64_t rng;
     /* the DEALER */
     bool is_requesting, is_asked;
+    uint64_t lost_full_ns; /* when the request was made whose answer, from 0 on, was lost last
+                              with its connection */
     uint64_t request_from;
     uint64_t asked_ns;
     uint64_t request_due_ns;
@@ -492,6 +494,9 @@ bool sim_link_receive(struct sim_world *world, size_t number, struct sim_flying 
 bool sim_link_waits_since(const struct sim_world *world, size_t number, uint64_t since_ns);
 void sim_link_request(struct sim_world *world, size_t number, uint64_t from);
 void sim_link_stop_request(struct sim_link *link);
+
+/* The connection is lost, and what was still to come of the answer with it. */
+void sim_link_lose_answer(struct sim_link *link);
 bool sim_link_reply(struct sim_world *world, size_t number, struct sim_flying *out);
 
 /* bridge.c */
