@@ -379,10 +379,6 @@ void kvb_stream_note_connection(struct kvb_stream *stream);
 void kvb_stream_note_fingerprint(
     struct kvb_stream *stream, const struct stream_arrival *arrival, bool is_live);
 
-/* Reconnected, and the engine has not yet proven that it is the same incarnation: every listed
- * block may be gone. */
-bool kvb_stream_is_incarnation_unproven(const struct kvb_stream *stream);
-
 /* ---- stream/apply.c ---- */
 
 /* Draws the next epoch and sets where its event ids begin. */
@@ -410,6 +406,8 @@ void kvb_stream_drop_unfinished(struct kvb_stream *stream);
 
 /* True when this step has used its work budget. */
 bool kvb_stream_is_step_full(const struct stream_step *step);
+
+/* ---- stream/stream.c: what routers read of it ---- */
 
 /* A replay is wanted or under way for something that is known to be missing. */
 bool kvb_stream_is_syncing(const struct kvb_stream *stream);

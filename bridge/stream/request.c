@@ -181,17 +181,12 @@ bool kvb_stream_wants_replay(const struct kvb_stream *stream, uint64_t now_ns, u
            !stream->unfinished.is_there && now_ns >= stream->replay.not_before_ns;
 }
 
-bool kvb_stream_is_incarnation_unproven(const struct kvb_stream *stream)
-{
-    return stream->link == link_proving;
-}
-
 enum kvb_replay_need kvb_stream_replay_need(const struct kvb_stream *stream)
 {
-    return kvb_stream_is_incarnation_unproven(stream) ? KVB_REPLAY_PROOF
-           : replay_is_probe(&stream->replay)         ? KVB_REPLAY_PROBE
-           : replay_is_full(&stream->replay)          ? KVB_REPLAY_HISTORY
-                                                      : KVB_REPLAY_MISSING;
+    return stream->link == link_proving       ? KVB_REPLAY_PROOF
+           : replay_is_probe(&stream->replay) ? KVB_REPLAY_PROBE
+           : replay_is_full(&stream->replay)  ? KVB_REPLAY_HISTORY
+                                              : KVB_REPLAY_MISSING;
 }
 
 uint64_t kvb_stream_replay_wanted_ns(const struct kvb_stream *stream)

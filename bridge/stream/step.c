@@ -17,7 +17,7 @@ enum { max_doubted_rounds = 2 };
 
 /* ---- Live batches ---- */
 
-enum disposition {
+enum batch_kind {
     batch_next,      /* apply it */
     batch_duplicate, /* seen: drop it */
     batch_ahead,     /* a batch before it is missing */
@@ -25,7 +25,7 @@ enum disposition {
     batch_odd        /* an old number with other bytes, or too old to tell */
 };
 
-[[gnu::hot]] static enum disposition
+[[gnu::hot]] static enum batch_kind
 classify_batch(const struct kvb_stream *stream, const struct stream_arrival *arrival)
 {
     if (!stream->has_last) {
@@ -45,12 +45,12 @@ classify_batch(const struct kvb_stream *stream, const struct stream_arrival *arr
 
 /* The missing batches cannot be recovered: restart the list with this batch. */
 static kvb_status go_on_from(
-    struct stream_step *step, const struct stream_arrival *arrival, enum disposition placement,
+    struct stream_step *step, const struct stream_arrival *arrival, enum batch_kind kind,
     enum kvb_stream_reason cause)
 {
     KVB_TRY(
-        placement == batch_odd ? kvb_stream_begin_incarnation(step, cause)
-                               : kvb_stream_restart_list(step, cause));
+        kind == batch_odd ? kvb_stream_begin_incarnation(step, cause)
+                          : kvb_stream_restart_list(step, cause));
     return kvb_stream_apply(step, arrival);
 }
 
@@ -89,9 +89,9 @@ static kvb_status hold_batch(struct stream_step *step, const struct stream_arriv
     if (kvb_reorder_buffer_oldest(&stream->reorder_buffer) || stream->unfinished.is_there) {
         return KVB_OK; /* dropped: the next batch shows the gap */
     }
-    const enum disposition placement = classify_batch(stream, arrival);
-    return placement == batch_next ? kvb_stream_apply(step, arrival)
-                                   : go_on_from(step, arrival, placement, KVB_REASON_GONE);
+    const enum batch_kind kind = classify_batch(stream, arrival);
+    return kind == batch_next ? kvb_stream_apply(step, arrival)
+                              : go_on_from(step, arrival, kind, KVB_REASON_GONE);
 }
 
 /* The first odd batch causes a request at once.  Later ones are rate-limited, because an engine
@@ -147,8 +147,8 @@ static kvb_status take_live(struct stream_step *step, const struct stream_arriva
     if (stream->drain != drain_nothing) {
         return hold_batch(step, arrival);
     }
-    const enum disposition placement = classify_batch(stream, arrival);
-    switch (placement) {
+    const enum batch_kind kind = classify_batch(stream, arrival);
+    switch (kind) {
     case batch_next:
         return kvb_stream_apply(step, arrival);
     case batch_duplicate:
@@ -163,12 +163,12 @@ static kvb_status take_live(struct stream_step *step, const struct stream_arriva
         break;
     }
     if (!stream->options.has_replay) {
-        return go_on_from(step, arrival, placement, KVB_REASON_GONE);
+        return go_on_from(step, arrival, kind, KVB_REASON_GONE);
     }
     stream->replay.unproductive_rounds = 0;
     stream->replay.applied = 0;
     kvb_stream_want_replay(step, false);
-    if (placement == batch_odd) {
+    if (kind == batch_odd) {
         ration_odd(stream, step->in->now_ns);
     }
     return hold_batch(step, arrival);
@@ -379,18 +379,18 @@ static kvb_status take_reply_batch(struct stream_step *step, const struct stream
         return KVB_OK; /* of a replay that was given up */
     }
     stream->counters.batches_replayed++;
-    const enum disposition placement =
+    const enum batch_kind kind =
         replay_has_answered(replay) ? classify_batch(stream, arrival) : batch_next;
-    if (placement != batch_duplicate) { /* an engine that repeats one for ever meets the deadline */
+    if (kind != batch_duplicate) { /* an engine that repeats one for ever meets the deadline */
         replay->deadline_ns = step->in->now_ns + next_reply_ns;
     }
     if (!replay_has_answered(replay)) {
         return take_first_reply(step, arrival);
     }
-    if (!replay->is_proven && placement != batch_duplicate) {
+    if (!replay->is_proven && kind != batch_duplicate) {
         return take_new_incarnation(step); /* its last batches are not those that were applied */
     }
-    switch (placement) {
+    switch (kind) {
     case batch_next:
     case batch_broken: /* the engine has no readable copy */
         replay->applied++;
@@ -429,16 +429,16 @@ static void drop_oldest_buffered(struct kvb_stream *stream)
 /* The oldest buffered batch does not follow, or is undecodable: request again, or restart the
  * list with it. */
 static kvb_status take_buffered_misfit(
-    struct stream_step *step, const struct stream_arrival *arrival, enum disposition placement)
+    struct stream_step *step, const struct stream_arrival *arrival, enum batch_kind kind)
 {
     /* Its bytes differ from a replay that may be another engine's: only a few more rounds are
      * made. */
-    const bool is_doubted = placement == batch_odd && step->stream->origin == origin_unknown &&
+    const bool is_doubted = kind == batch_odd && step->stream->origin == origin_unknown &&
                             step->stream->replay.unproductive_rounds >= max_doubted_rounds;
     if (!is_doubted && kvb_stream_want_missing(step)) {
         return KVB_OK;
     }
-    KVB_TRY(go_on_from(step, arrival, placement, KVB_REASON_HOLE));
+    KVB_TRY(go_on_from(step, arrival, kind, KVB_REASON_HOLE));
     drop_oldest_buffered(step->stream);
     return KVB_OK;
 }
@@ -447,19 +447,18 @@ static kvb_status take_buffered_misfit(
  * an older number is then a repetition, or from an earlier incarnation.  An undecodable batch has
  * only a sequence number, and that one was already applied. */
 static bool is_left_behind(
-    const struct kvb_stream *stream, const struct kvb_reordered_batch *oldest,
-    enum disposition placement)
+    const struct kvb_stream *stream, const struct kvb_reordered_batch *oldest, enum batch_kind kind)
 {
     const struct replay *replay = &stream->replay;
 
-    return placement == batch_odd && replay_has_answered(replay) && replay->buffered_before > 0 &&
+    return kind == batch_odd && replay_has_answered(replay) && replay->buffered_before > 0 &&
            (replay->is_verified || !oldest->is_readable);
 }
 
 /* True when a replay was requested after the broken batch came: the engine has no readable copy. */
-static bool is_beyond_repair(const struct kvb_stream *stream, enum disposition placement)
+static bool is_beyond_repair(const struct kvb_stream *stream, enum batch_kind kind)
 {
-    return placement == batch_broken && stream->replay.buffered_before > 0;
+    return kind == batch_broken && stream->replay.buffered_before > 0;
 }
 
 /* The oldest buffered batch; NULL when there is none, or this step may do no more work. */
@@ -484,17 +483,16 @@ static kvb_status apply_buffered(struct stream_step *step)
     for (const struct kvb_reordered_batch *oldest = NULL;
          stream->replay.phase != replay_wanted && (oldest = next_buffered(step));) {
         const struct stream_arrival arrival = buffered_arrival(oldest);
-        const enum disposition placement = classify_batch(stream, &arrival);
-        const bool is_old =
-            placement == batch_duplicate || is_left_behind(stream, oldest, placement);
-        const bool is_next = placement == batch_next || is_beyond_repair(stream, placement);
+        const enum batch_kind kind = classify_batch(stream, &arrival);
+        const bool is_old = kind == batch_duplicate || is_left_behind(stream, oldest, kind);
+        const bool is_next = kind == batch_next || is_beyond_repair(stream, kind);
         if (!is_old && !is_next) {
-            KVB_TRY(take_buffered_misfit(step, &arrival, placement));
+            KVB_TRY(take_buffered_misfit(step, &arrival, kind));
             continue;
         }
         stream->counters.duplicates += is_old;
         step->work += is_old;
-        if (placement == batch_duplicate) {
+        if (kind == batch_duplicate) {
             kvb_stream_note_fingerprint(stream, &arrival, true);
         }
         if (is_next) {
@@ -515,12 +513,12 @@ static kvb_status apply_buffered_as_suffix(struct stream_step *step, enum kvb_st
 
     for (const struct kvb_reordered_batch *oldest = NULL; (oldest = next_buffered(step));) {
         const struct stream_arrival arrival = buffered_arrival(oldest);
-        const enum disposition placement = classify_batch(stream, &arrival);
-        step->work += placement == batch_duplicate;
-        if (placement == batch_next || placement == batch_broken || !stream->has_last) {
+        const enum batch_kind kind = classify_batch(stream, &arrival);
+        step->work += kind == batch_duplicate;
+        if (kind == batch_next || kind == batch_broken || !stream->has_last) {
             KVB_TRY(kvb_stream_apply(step, &arrival));
-        } else if (placement != batch_duplicate) {
-            KVB_TRY(go_on_from(step, &arrival, placement, cause));
+        } else if (kind != batch_duplicate) {
+            KVB_TRY(go_on_from(step, &arrival, kind, cause));
         }
         kvb_reorder_buffer_drop_oldest(&stream->reorder_buffer);
     }

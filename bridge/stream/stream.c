@@ -90,7 +90,7 @@ kvb_stream_expect(const struct kvb_stream *stream, const struct kvb_event_batch 
 /* ---- State ---- */
 
 /* Rows of the table of states; the first whose condition holds gives the stream's state. */
-enum placement_row {
+enum verdict_row {
     row_connecting,
     row_away,
     row_life_unproven,
@@ -188,7 +188,7 @@ static bool is_unproven_store(const struct kvb_stream *stream)
     return is_store(stream) && stream->options.offload_removals != KVB_OFFLOAD_COMPLETE;
 }
 
-static unsigned when(bool holds, enum placement_row row)
+static unsigned when(bool holds, enum verdict_row row)
 {
     return (unsigned)holds << row;
 }
@@ -358,7 +358,7 @@ void kvb_stream_state(
     const unsigned holds =
         when(stream->link == link_new || stream->link == link_restored, row_connecting) |
         when(stream->link == link_away, row_away) |
-        when(kvb_stream_is_incarnation_unproven(stream), row_life_unproven) |
+        when(stream->link == link_proving, row_life_unproven) |
         when(kvb_stream_is_cache_discarded(stream), row_asleep) |
         when(stream->is_withdrawn, row_withdrawn) |
         when(stream->list.has_unknown_event, row_unknown_event) |

@@ -173,10 +173,11 @@ void kvb_checkpoint_hurry(struct kvb_checkpoint_policy *policy, uint64_t now_ns)
 void kvb_checkpoint_forget(
     struct kvb_checkpoint_maker *maker, const struct kvb_checkpoint_policy *policy)
 {
-    if (kvb_checkpoint_is_making(maker, policy)) {
-        end_making(maker, KVB_CHECKPOINT_IDLE);
+    if (maker->policy != policy) {
+        return;
     }
-    if (maker->policy == policy) {
-        maker->policy = NULL; /* nobody needs the outcome */
+    if (maker->stage == KVB_CHECKPOINT_MAKING) {
+        end_making(maker, KVB_CHECKPOINT_IDLE); /* it watches the mirror of the stream */
     }
+    maker->policy = NULL; /* nobody needs the outcome */
 }

@@ -101,15 +101,10 @@ void kvb_checkpoint_written(struct kvb_checkpoint_maker *maker, kvb_status outco
 
 /* Gives up the checkpoint that is being made, for example because the process ends. */
 void kvb_checkpoint_give_up(struct kvb_checkpoint_maker *maker, uint64_t now_ns);
+
 /* Makes the stream's next checkpoint due at once, because the process ends. */
 void kvb_checkpoint_hurry(struct kvb_checkpoint_policy *policy, uint64_t now_ns);
 
 /* Call this before the stream is removed. */
 void kvb_checkpoint_forget(
     struct kvb_checkpoint_maker *maker, const struct kvb_checkpoint_policy *policy);
-
-static inline bool kvb_checkpoint_is_making(
-    const struct kvb_checkpoint_maker *maker, const struct kvb_checkpoint_policy *policy)
-{
-    return maker->stage == KVB_CHECKPOINT_MAKING && maker->policy == policy;
-}

@@ -357,18 +357,13 @@ static bool is_whole(const struct kvb_mirror *mirror, uint32_t wanted, struct ho
     return holders.lowest != KVB_NO_ID && (holders.groups & wanted) == wanted;
 }
 
-/* For the lists of the tiers, and so is kvb_mirror_lists(). */
+/* For the lists of the tiers. */
 uint32_t kvb_mirror_speaker(const struct kvb_mirror *mirror, kvb_block_hash block, unsigned list)
 {
     const uint32_t wanted = mirror->groups.wanted[list];
     const struct holders holders = holders_of(mirror, block, tier_of_list(list), wanted, KVB_NO_ID);
 
     return is_whole(mirror, wanted, holders) ? holders.lowest : KVB_NO_ID;
-}
-
-bool kvb_mirror_lists(const struct kvb_mirror *mirror, kvb_block_hash block, unsigned list)
-{
-    return kvb_mirror_speaker(mirror, block, list) != KVB_NO_ID;
 }
 
 bool kvb_mirror_speaks(const struct kvb_mirror *mirror, uint32_t id, unsigned list)

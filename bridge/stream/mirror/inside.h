@@ -407,9 +407,6 @@ unsigned kvb_mirror_list_of(
 bool kvb_mirror_decides(
     const struct kvb_mirror *mirror, uint32_t id, kvb_block_hash block, unsigned list);
 
-/* True: the list of a tier has this name. */
-bool kvb_mirror_lists(const struct kvb_mirror *mirror, kvb_block_hash block, unsigned list);
-
 /* The entry that represents the name in the list; KVB_NO_ID: the list does not have it. */
 uint32_t kvb_mirror_speaker(const struct kvb_mirror *mirror, kvb_block_hash block, unsigned list);
 
