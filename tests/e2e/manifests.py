@@ -54,6 +54,8 @@ def rendered_text(folder, kubectl):
 
 def with_bases(path):
     made = yaml.safe_load(path.read_text())
+    # 2.0 has a key of its own for patches that are objects.
+    made["patchesStrategicMerge"] = [one["path"] for one in made.pop("patches", [])]
     made["bases"] = [name for name in made["resources"] if (path.parent / name).is_dir()]
     made["resources"] = [name for name in made["resources"] if name not in made["bases"]]
     path.write_text(yaml.safe_dump(made))
@@ -140,10 +142,15 @@ def environment(container):
     return {**fields, "KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
 
 
-def secrets_of(folder):
-    """(name, content) of the files of a Secret."""
-    yield "nats.creds", logins.Operator().credentials()[0]
-    yield "ca.crt", authority.Authority(folder / "pki").path.read_text()
+def secrets_of(folder, volume):
+    """(name, content) of the files of the Secrets that a volume has."""
+    made = authority.Authority(folder / "pki")
+    if "projected" in volume:
+        yield "nats.creds", logins.Operator().credentials()[0]
+        yield "ca.crt", made.path.read_text()
+    if "secret" in volume:  # of type kubernetes.io/tls
+        for file, path in zip(("tls.crt", "tls.key"), made.sign("kvaggregator")):
+            yield file, path.read_text()
 
 
 def check(folder, things, workload, container):
@@ -153,7 +160,7 @@ def check(folder, things, workload, container):
     for at, (path, volume) in enumerate(mounts(workload, container).items()):
         here = folder / f"mount{at}"
         here.mkdir()
-        for file, secret in secrets_of(folder) if "projected" in volume else ():
+        for file, secret in secrets_of(folder, volume):
             (here / file).write_text(secret)
             (here / file).chmod(0o440)
         text = text.replace(f'"{path}', f'"{here}')

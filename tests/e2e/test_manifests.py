@@ -57,8 +57,8 @@ def closed(properties, required=(), **more):
 
 STRING = {"type": "string"}
 STRINGS = {"type": "object", "additionalProperties": STRING}
-# No package has the operator's CRD: these are the fields of its API reference that we use, with
-# their types and patterns.  A field that is not here is refused.
+# No package has these CRDs: they are the fields of the API references that we use, with their types and
+# patterns.  A field that is not here is refused.
 POD_MONITOR = closed({
     "apiVersion": {"const": "monitoring.coreos.com/v1"},
     "kind": {"const": "PodMonitor"},
@@ -77,10 +77,38 @@ POD_MONITOR = closed({
     }, ["selector", "podMetricsEndpoints"]),
 }, ["apiVersion", "kind", "metadata", "spec"])
 
+NAMED = closed({"name": STRING, "namespace": STRING, "labels": STRINGS}, ["name"])
+PORT = {"type": "integer", "minimum": 1, "maximum": 65535}
+INFERENCE_POOL = closed({
+    "apiVersion": {"const": "inference.networking.k8s.io/v1"},
+    "kind": {"const": "InferencePool"},
+    "metadata": NAMED,
+    "spec": closed({
+        "selector": closed({"matchLabels": STRINGS}, ["matchLabels"]),
+        "targetPorts": {"type": "array", "minItems": 1, "maxItems": 8, "items": closed({"number": PORT}, ["number"])},
+        "appProtocol": {"enum": ["http", "kubernetes.io/h2c"]},
+        "endpointPickerRef": closed({
+            "group": STRING, "kind": STRING, "name": {"type": "string", "minLength": 1},
+            "port": closed({"number": PORT}, ["number"]), "failureMode": {"enum": ["FailOpen", "FailClose"]}}, ["name"]),
+    }, ["selector", "targetPorts", "endpointPickerRef"]),
+}, ["apiVersion", "kind", "metadata", "spec"])
+DESTINATION_RULE = closed({
+    "apiVersion": {"const": "networking.istio.io/v1"},
+    "kind": {"const": "DestinationRule"},
+    "metadata": NAMED,
+    "spec": closed({
+        "host": {"type": "string", "minLength": 1},
+        "trafficPolicy": closed({"tls": closed({
+            "mode": {"enum": ["DISABLE", "SIMPLE", "MUTUAL", "ISTIO_MUTUAL"]}, "insecureSkipVerify": {"type": "boolean"}},
+            ["mode"])}),
+    }, ["host"]),
+}, ["apiVersion", "kind", "metadata", "spec"])
+CUSTOM = {"PodMonitor": POD_MONITOR, "InferencePool": INFERENCE_POOL, "DestinationRule": DESTINATION_RULE}
+
 
 def validate(thing, version):
-    if thing["kind"] == "PodMonitor":
-        jsonschema.Draft202012Validator(POD_MONITOR).validate(thing)
+    if thing["kind"] in CUSTOM:
+        jsonschema.Draft202012Validator(CUSTOM[thing["kind"]]).validate(thing)
     else:
         kubernetes_validate.validate(thing, version, strict=True)
 
@@ -100,7 +128,7 @@ def test_an_unknown_field_would_be_noticed(folder):
             yield {**value, "colour": "blue"}
             for key, inner in value.items():
                 # Maps with arbitrary keys.
-                is_map = key in ("labels", "matchLabels", "data", "requests", "limits", "selector") and all(
+                is_map = key in ("labels", "annotations", "matchLabels", "data", "requests", "limits", "selector") and all(
                     isinstance(one, str) for one in inner.values())
                 if not is_map:
                     yield from ({**value, key: other} for other in spoilt(inner))
@@ -142,8 +170,10 @@ def test_probes_and_metrics_are_where_the_program_listens(folder, workload, cont
     _, text = manifests.configuration(render(folder), workload, container)
     host, _, port = manifests.value_of(text, "http").rpartition(":")
     assert host == "0.0.0.0", "the kubelet comes to the pod's address"
-    (one,) = container["ports"]
+    one, *more = container["ports"]
     assert one["containerPort"] == int(port)
+    listens = re.findall(r'listen = "0\.0\.0\.0:(\d+)"', text)  # of a gateway
+    assert [(each["name"], str(each["containerPort"])) for each in more] == [("gateway", number) for number in listens]
     probes = {key: value["httpGet"] for key, value in container.items() if key.endswith("Probe")}
     assert {probe["port"] for probe in probes.values()} == {one["name"]}
     assert probes["livenessProbe"]["path"] == "/livez"
@@ -344,6 +374,59 @@ def test_a_bridge_that_watches_pods_finds_the_engine_as_it_is():
         annotations = workload["spec"]["template"]["metadata"]["annotations"]
         assert annotations[manifests.value_of(text, "model_label")] == options["model"]
         assert int(manifests.value_of(text, "block_size")) == options["block_size"]
+
+
+# ---- The endpoint picker ----------------------------------------------------------------
+
+POOLS = [folder for folder in FOLDERS if "gateway" in folder]
+
+
+@pytest.mark.parametrize("folder", POOLS)
+def test_a_pool_names_its_picker(folder):
+    """Two ready pods behind the Service, or FailOpen does not work while one is replaced."""
+    things = render(folder)
+    (pool,) = of_kind(things, "InferencePool")
+    picker = pool["spec"]["endpointPickerRef"]
+    (service,) = [thing for thing in of_kind(things, "Service") if thing["metadata"]["name"] == picker["name"]]
+    (port,) = service["spec"]["ports"]
+    assert port["port"] == picker["port"]["number"] and port["appProtocol"] == "http2"
+    ((workload, container),) = [one for one in manifests.ours(things) if one[1]["command"][0] == "kvaggregator"]
+    assert manifests.selected(things, {"matchLabels": service["spec"]["selector"]}) == [workload]
+    assert workload["spec"]["replicas"] >= 2 and "readinessProbe" in container
+    _, text = manifests.configuration(things, workload, container)
+    assert manifests.value_of(text, "listen") == f"0.0.0.0:{port['port']}"
+    # Gateways speak TLS and do not check the certificate; Istio must be told so.
+    secrets = {path: volume["secret"]["secretName"] for path, volume in manifests.mounts(workload, container).items()
+               if "secret" in volume}
+    assert secrets == {manifests.value_of(text, "cert_file").rpartition("/")[0]: "kvaggregator-gateway"}
+    for rule in of_kind(things, "DestinationRule"):
+        assert rule["spec"]["host"] == picker["name"]
+        assert rule["spec"]["trafficPolicy"]["tls"] == {"mode": "SIMPLE", "insecureSkipVerify": True}
+
+
+@pytest.mark.parametrize("folder", POOLS)
+def test_only_gateways_reach_the_picker(folder):
+    things = render(folder)
+    ((workload, _),) = [one for one in manifests.ours(things) if one[1]["command"][0] == "kvaggregator"]
+    terms = manifests.admitted(things, workload, ports_of(workload)["gateway"])
+    assert [*map(json.dumps, terms)] == [
+        json.dumps({"podSelector": {"matchExpressions": [
+            {"key": "gateway.networking.k8s.io/gateway-name", "operator": "Exists"}]}}),
+        json.dumps({"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "envoy-gateway-system"}}})]
+    assert terms != manifests.admitted(things, workload, ports_of(workload)["http"])
+
+
+def test_the_engines_of_a_pool_are_the_workers_of_its_picker():
+    """What the gateway finds by the pool is what the picker answers: the pod's address and this port."""
+    things = render("examples/gateway")
+    (pool,) = of_kind(things, "InferencePool")
+    ((workload, _, options),) = manifests.engines(things)
+    assert manifests.selected(things, pool["spec"]["selector"]) == [workload]
+    assert [one["number"] for one in pool["spec"]["targetPorts"]] == [options["port"]] == [ports_of(workload)["http"]]
+    ((_, bridge),) = [one for one in manifests.ours(things) if one[1]["command"][0] == "kvbridge"]
+    _, text = manifests.configuration(things, workload, bridge)
+    for key in ("address", "tokenize"):
+        assert manifests.value_of(text, key) == f"http://$(POD_IP):{options['port']}"
 
 
 # ---- Prometheus ------------------------------------------------------------------------
