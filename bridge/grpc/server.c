@@ -945,7 +945,9 @@ static uint64_t take_turn(void *context, uint64_t now_ns)
     }
     note_grpc_gauges(grpc);
     if (grpc->options.talk) {
-        grpc->options.talk->on_sent(grpc->options.context);
+        const struct kvb_grpc_counts counts = { .connections = grpc->connection_count,
+                                                .held_bytes = grpc->gate.held_bytes };
+        grpc->options.talk->on_sent(grpc->options.context, &counts);
     }
     if (is_grpc_over(grpc)) {
         close_connections(grpc);
@@ -1150,13 +1152,6 @@ kvb_status kvb_grpc_start(
 uint16_t kvb_grpc_port(const struct kvb_grpc *grpc)
 {
     return grpc->port;
-}
-
-struct kvb_grpc_counts kvb_grpc_count(const struct kvb_grpc *grpc)
-{
-    return (struct kvb_grpc_counts){ .connections = grpc->connection_count,
-                                     .streams = grpc->gate.stream_count,
-                                     .held_bytes = grpc->gate.held_bytes };
 }
 
 size_t kvb_grpc_files(void)

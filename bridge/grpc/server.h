@@ -77,6 +77,11 @@ enum { kvb_grpc_idle_s = 300, kvb_grpc_stop_ms = 1000, kvb_grpc_handshakes_us = 
 typedef enum kvb_grpc_status (*kvb_grpc_handler)(
     void *context, struct kvb_grpc_call *call, size_t method, kvb_span message);
 
+struct kvb_grpc_counts {
+    size_t connections;
+    size_t held_bytes;
+};
+
 /* What happens on streams with messages both ways: the functions of struct kvb_grpc_gate. */
 struct kvb_grpc_talk {
     void (*on_open)(void *context, struct kvb_grpc_stream *stream);
@@ -85,8 +90,9 @@ struct kvb_grpc_talk {
     void (*on_close)(void *context, struct kvb_grpc_stream *stream);
     /* Once in each turn, before answers are sent.  Returns when it is due next, monotonic ns. */
     uint64_t (*on_turn)(void *context, uint64_t now_ns);
-    /* After that, when they are sent as far as clients take them: kvb_grpc_count() is right. */
-    void (*on_sent)(void *context);
+    /* After that, when they are sent as far as clients take them, with what is open.  The first
+     * time may be before kvb_grpc_start() has returned. */
+    void (*on_sent)(void *context, const struct kvb_grpc_counts *counts);
     /* The server stops: streams that are open may go on for drain_ms. */
     void (*on_drain)(void *context);
     size_t max_all_streams;
@@ -129,15 +135,6 @@ uint16_t kvb_grpc_port(const struct kvb_grpc *grpc);
 
 /* Reads the certificate and its key again: kvb_http_access_reload(). */
 void kvb_grpc_reload(struct kvb_grpc *grpc);
-
-struct kvb_grpc_counts {
-    size_t connections;
-    size_t streams;
-    size_t held_bytes;
-};
-
-/* What is open.  The control thread. */
-struct kvb_grpc_counts kvb_grpc_count(const struct kvb_grpc *grpc);
 
 /* Takes no more connections, answers UNAVAILABLE to new requests, waits at most drain_ms for calls,
  * streams and clients.  Calls may still be finished.  NULL is fine. */

@@ -701,16 +701,15 @@ static uint64_t on_turn(void *context, uint64_t now_ns)
     return look_at_waiting(gateway, now_ns);
 }
 
-static void on_sent(void *context)
+static void on_sent(void *context, const struct kvb_grpc_counts *counts)
 {
     struct gateway *gateway = context;
-    const struct kvb_grpc_counts counts = kvb_grpc_count(gateway->grpc);
     uint64_t streams = 0;
     uint64_t held_bytes = 0;
 
     atomic_store_explicit(
-        &gateway->connections, (unsigned)counts.connections, memory_order_relaxed);
-    gateway->held_bytes = counts.held_bytes;
+        &gateway->connections, (unsigned)counts->connections, memory_order_relaxed);
+    gateway->held_bytes = counts->held_bytes;
     for (size_t i = 0; i < gateway->all->count; i++) {
         streams += gateway->all->gateways[i].stream_count;
         held_bytes += gateway->all->gateways[i].held_bytes;
