@@ -6,6 +6,8 @@ Not part of a plain run: `-m compose`. It builds the image from this checkout, a
 (compose/images.sh)."""
 
 import contextlib
+import http.client
+import json
 import subprocess
 import zlib
 
@@ -115,6 +117,44 @@ def test_one_of_three_servers_is_killed(image):
         pid = stack.kill("nats2")
         compare_lists(stack, "kvaggregator", "kvaggregator2")
         stack.wait_until_restarted("nats2", pid)
+
+
+def complete(port, prompt):
+    """(tokens that were cached, of all) of a chat through Envoy."""
+    body = {"model": "fleet", "messages": [{"role": "user", "content": prompt}], "max_tokens": 4}
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
+    answer = connection.getresponse()
+    text = answer.read()
+    connection.close()
+    assert answer.status == 200, (answer.status, text)
+    usage = json.loads(text)["usage"]
+    return usage["prompt_tokens_details"]["cached_tokens"], usage["prompt_tokens"]
+
+
+def test_a_gateway_sends_a_chat_where_it_is_held(image):
+    """Envoy asks kvaggregator, which asks an engine for the tokens.  Without the picker, Envoy goes on."""
+    with stack_of(image, "etc/compose/gateway.yml", services=["envoy"]) as stack:
+        stack.up()
+        port, address = stack.port("envoy", 8080), f"127.0.0.1:{stack.port('kvaggregator', 9402)}"
+
+        def again(prompt):
+            # A request in flight counts as load of the engine that holds the prompt.
+            wait_for("all requests have ended", lambda: ask.metric(address, "kvb_requests_in_flight") == 0)
+            return complete(port, prompt)
+
+        by = lambda how: ask.metric(address, f'kvb_gateway_requests_total{{by="{how}"}}')
+        for letter in "abcdefgh":  # eight prompts for eight engines
+            prompt = letter * 400
+            complete(port, prompt)
+            # The blocks are listed within moments; until then the next one may be picked elsewhere.
+            wait_for("the chat meets its blocks", lambda: again(prompt)[0] >= 384)
+            cached, tokens = again(prompt)
+            assert cached == (tokens - 1) // 16 * 16
+        assert by("text") + by("prefix") >= 16 and by("none") == 0
+
+        stack.compose("stop", "kvaggregator")
+        wait_for("Envoy goes on without a picker", lambda: complete(port, "z" * 400)[1] > 0)
 
 
 def test_containers_as_pods(image, tmp_path, record_property):

@@ -51,6 +51,22 @@ def test_all_listen_on_loopback():
         ["127.0.0.1:${KVB_GATEWAY_PORT:-8080}:8080"]], "and the picker's port is not published"
 
 
+def test_a_picker_on_all_interfaces_must_be_said(tmp_path):
+    for more, status in (("", 78), ("insecure = true; ", 0)):
+        (tmp_path / "kvaggregator.cfg").write_text(f'gateway = ({{ listen = "0.0.0.0:9002"; {more}}});\n')
+        done = subprocess.run(
+            [programs.BIN / "kvaggregator", "--config", "kvaggregator.cfg", "--check"], cwd=tmp_path, capture_output=True,
+            text=True, timeout=60)
+        assert done.returncode == status and ("insecure" in done.stderr) == (status != 0), done
+
+
+def test_the_clients_own_choice_is_removed_before_the_picker_is_asked():
+    (listener,) = load(PLAIN)["static_resources"]["listeners"]
+    first, second, *_ = listener["filter_chains"][0]["filters"][0]["typed_config"]["http_filters"]
+    assert first["typed_config"]["mutations"] == {"request_mutations": [{"remove": "x-gateway-destination-endpoint"}]}
+    assert second["name"] == "envoy.filters.http.ext_proc"
+
+
 def test_the_stacks_file_differs_in_addresses_alone():
     def without_addresses(value):
         if isinstance(value, dict):

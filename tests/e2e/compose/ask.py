@@ -16,6 +16,12 @@ def call(address, path, body=None):
         return json.load(answer)
 
 
+def metric(address, row):
+    """The value of a row of /metrics, such as kvb_index_blocks."""
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as answer:
+        return next(float(line.split()[-1]) for line in answer.read().decode().splitlines() if line.startswith(row + " "))
+
+
 class Rank:
     """One row of the answer to `truth`: the blocks of a rank, and which block each one follows.  has_own_ids: each rank has
     a worker id of its own, as in etc/compose/kvbridge.cfg."""

