@@ -1,0 +1,49 @@
+"""Is a request answered in time, and whole, when engines tokenize slowly, wrongly, or not at all?"""
+
+import pytest
+
+import gateway
+from programs import wait_for
+
+
+@pytest.fixture
+def world(scene):
+    one = gateway.World(scene, {"istio": {}}, gateway="deadline_ms = 200;")
+    yield one
+    one.expect_whole_bodies()
+
+
+@pytest.mark.parametrize("manner", ["silent", "wrong", "refuses"])
+def test_goes_by_load_with_a_reason(world, manner):
+    for one in world.engines:
+        one.tokenize_manner = manner
+    assert world.send("istio", gateway.chat("a prompt that is long enough for some blocks " * 4)).status == 200
+    assert world.by("load") == 1 and world.by("text") == 0
+    assert world.metric("reasons_total") >= 1
+    # The next one is not worse off, and an engine that works again is used again.
+    for one in world.engines:
+        one.tokenize_manner = "good"
+    wait_for("an engine tokenizes again", lambda: world.send(
+        "istio", gateway.chat(f"another prompt, {world.by('load')} " * 6)).status == 200 and world.by("text") >= 1)
+
+
+def test_a_chat_of_ten_turns_asks_once(world):
+    """Its first message is long, as with a system prompt: at least 3/4 of each later text."""
+    texts = ["the rules " * 800, "understood"]
+    for turn in range(10):
+        texts.append(f"turn {turn} " + chr(97 + turn) * 300)
+        assert world.send("istio", gateway.chat(*texts)).status == 200
+        texts.append("yes")
+    assert world.by("text") + world.by("prefix") == 10
+    assert world.by("prefix") >= 8  # all but the first, and one that was a sample before it was sent again
+    # Beside the first, the samples: one in 16 is tokenized too, later.
+    assert 1 <= sum(len(one.tokenized) for one in world.engines) <= 3
+
+
+def test_responses_are_read_as_messages(world):
+    body = {"model": "m", "input": "the question " * 20, "instructions": "be brief"}
+    assert world.send("istio", body, path=gateway.RESPONSES).status == 200
+    (asked,) = [ask for one in world.engines for ask in one.tokenized]
+    assert [one["content"] for one in asked["messages"]] == ["be brief", body["input"]]
+    assert world.send("istio", {**body, "previous_response_id": "r1"}, path=gateway.RESPONSES).status == 200
+    assert world.by("load") == 1
