@@ -112,8 +112,8 @@ class Program:
 
 # Measured only when --only names them, and not part of the figures that --publish writes for a whole run: those of
 # scale need gigabytes, those of startup minutes of silence, those of republish half of the relay's time again, those of
-# worth come from a simulation, and those of whole need a package of 250 MB.
-APART = ("scale", "startup", "republish", "worth", "whole")
+# worth come from a simulation, those of whole need a package of 250 MB, and those of gateway h2load.
+APART = ("scale", "startup", "republish", "worth", "whole", "gateway")
 
 # ---- The rows --------------------------------------------------------------------
 
@@ -237,6 +237,15 @@ WORTH = (
         settings=tuple(f"{one}.open" for one in WORKLOADS)),
 )
 
+GATEWAY = (
+    row("gateway.request", "How long does a request of 4 KB take through Envoy, 1,000 a second, picked by kvaggregator; against a "
+        "picker that picks at once; without one?",
+        figure(".p50", "us"), figure(".p99", "us"), figure(".without.p50", "us"), figure(".without.p99", "us")),
+    row("gateway.added", "How much longer than with that picker?",
+        figure(".p50", "us", at_most(300)), figure(".p99", "us", at_most(2000))),
+    row("gateway.stream", "How much memory does a request take whose answer runs, of 10,000?", figure(".bytes", "bytes")),
+)
+
 PROGRAMS = (
     Program("tests/bench_index", INDEX),
     Program("tests/bench_path", PATH),
@@ -247,6 +256,7 @@ PROGRAMS = (
     Program("tests/bench_scale", SCALE),
     Program("startup/startup.py", STARTUP, is_script=True, needs_python=True),
     Program("whole/whole.py", WHOLE, is_script=True, needs_python=True),
+    Program("gateway/gateway.py", GATEWAY, is_script=True, needs_python=True),
     Program("tests/bench_worth", WORTH, needs_trace=True, is_simulation=True),
 )
 

@@ -282,7 +282,6 @@ take_request_trailers(struct kvb_exchange *exchange, const struct kvb_ext_proc_r
 
 static void finish(struct kvb_exchange *exchange, bool is_whole)
 {
-    exchange->has_response_end = true;
     if (!exchange->is_booked || exchange->is_finished) {
         return;
     }
@@ -293,6 +292,14 @@ static void finish(struct kvb_exchange *exchange, bool is_whole)
         exchange->served[0] == '\0' || strcmp(exchange->served, exchange->picked) == 0;
     exchange->has_cached = is_whole && is_pick && !exchange->has_encoding &&
                            kvb_usage_cached_tokens(&exchange->usage, &exchange->cached_tokens);
+}
+
+/* The response has ended, or its headers say that it is none.  A client that leaves ends nothing.
+ */
+static void end_response(struct kvb_exchange *exchange, bool is_whole)
+{
+    exchange->has_response_end = true;
+    finish(exchange, is_whole);
 }
 
 static void take_served(struct kvb_exchange *exchange, kvb_span metadata)
@@ -346,7 +353,7 @@ take_response_headers(struct kvb_exchange *exchange, const struct kvb_ext_proc_r
     }
     exchange->has_encoding = values[encoding].len > 0 && !kvb_span_is(values[encoding], "identity");
     if (request->end_of_stream || !kvb_span_is(values[status], "200")) {
-        finish(exchange, false);
+        end_response(exchange, false);
     }
 }
 
@@ -371,7 +378,7 @@ static void take_response_body(
         exchange->owed[KVB_PART_RESPONSE_BODY]++;
     }
     if (request->end_of_stream) {
-        finish(exchange, true);
+        end_response(exchange, true);
     }
 }
 
@@ -424,7 +431,7 @@ void kvb_exchange_take(struct kvb_exchange *exchange, struct kvb_buf *message, b
         break;
     case KVB_PART_RESPONSE_TRAILERS:
         exchange->owed[KVB_PART_RESPONSE_TRAILERS]++;
-        finish(exchange, true);
+        end_response(exchange, true);
         break;
     case KVB_PART_UNKNOWN:
     case KVB_PART_COUNT:

@@ -129,6 +129,7 @@ static kvb_status pick(struct kvb_exchange *exchange, const char *endpoints)
 struct told {
     unsigned events; /* all that there were */
     bool has_cached;
+    bool has_response_end;
     uint64_t cached_tokens;
 };
 
@@ -177,6 +178,7 @@ static void play(
     told->cached_tokens = exchange.cached_tokens;
     kvb_exchange_left(&exchange);
     told->events |= exchange.events;
+    told->has_response_end = exchange.has_response_end;
     kvb_exchange_done(&exchange);
     free(text);
 }
@@ -279,6 +281,10 @@ static void tells_first_tokens_ends_and_cached_tokens(void **state)
         if (rows[i].events & KVB_EXCHANGE_MOVED) {
             assert_true(seen & KVB_EXCHANGE_MOVED);
         }
+        /* What the client left has not ended. */
+        assert_int_equal(
+            told.has_response_end, (rows[i].events & KVB_EXCHANGE_FINISHED) &&
+                                       strcmp(rows[i].name, "abort-in-answer") != 0);
         if (told.has_cached && !rows[i].has_cached) {
             fail_msg("%s has cached tokens", rows[i].name);
         }

@@ -1,0 +1,202 @@
+"""What a pick adds to a request that passes a real Envoy, and what a running answer costs the picker.
+
+    gateway.py --seconds N [--small] [NAME...]
+
+h2load (Debian: nghttp2-client) sends 1,000 requests a second with bodies of 4 KB, in turns: to an Envoy that asks nobody,
+that asks bench_picker, which picks at once, and that asks kvaggregator. The engines are an Envoy that answers at once.
+Prints the rows gateway.*, one JSON object a line; ../rows.py says what they are."""
+
+import argparse
+import json
+import pathlib
+import re
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+
+TESTS = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(TESTS / "e2e"))
+
+import h2.config  # noqa: E402
+import h2.connection  # noqa: E402
+
+import conftest  # noqa: E402
+import engine  # noqa: E402
+import envoys  # noqa: E402
+import gateway  # noqa: E402
+import programs  # noqa: E402
+from programs import wait_for  # noqa: E402
+
+RATE, CLIENTS, TURNS = 1000, 20, 5
+TOKENS = [10_000 + number % 3_000 for number in range(672)]  # with commas and blanks 4.7 KB
+STREAMS, STREAMS_OF_CONNECTION = 10_000, 3_400
+WAYS = ["none", "at_once", "kvaggregator"]
+
+
+def figure(name, value, unit, against=None, against_value=None):
+    ratio = against_value / value if against else None
+    print(json.dumps({"name": name, "value": round(value, 3), "unit": unit, "against": against,
+                      "against_value": against_value, "ratio": ratio}), flush=True)
+
+
+def engine_envoy(scene, count):
+    """Engines that answer at once."""
+    ports = {f"engine{number}": programs.free_port() for number in range(count)}
+    reply = {"status": 200, "body": {"inline_string": json.dumps({"choices": [], "usage": {
+        "prompt_tokens": len(TOKENS), "prompt_tokens_details": {"cached_tokens": 0}}})}}
+    listeners = []
+    for name, port in ports.items():
+        one = envoys.listener(name, port, picker=None)
+        manager = one["filter_chains"][0]["filters"][0]["typed_config"]
+        del manager["access_log"]
+        (route,) = manager["route_config"]["virtual_hosts"][0]["routes"]
+        del route["route"]
+        route["direct_response"] = reply
+        listeners.append(one)
+    envoys.Envoy(scene, {"static_resources": {"listeners": listeners, "clusters": []}}, ports, "engines")
+    return [f"127.0.0.1:{port}" for port in ports.values()]
+
+
+class Place:
+    def __init__(self, scene):
+        self.scene = scene
+        scene.start_nats()
+        endpoints = engine_envoy(scene, 2)
+        events = [scene.engine() for _ in endpoints]
+        scene.bridge(*(conftest.worker(one, number, more=f'address = "http://{endpoint}";')
+                       for number, (one, endpoint) in enumerate(zip(events, endpoints), 1)), heartbeat_ms=200)
+        self.picker_port, at_once = programs.free_port(), programs.free_port()
+        self.aggregator = scene.aggregator(wait=False, extra=(
+            f'gateway = ( {{ listen = "127.0.0.1:{self.picker_port}"; }} );\n'))
+        wait_for("the picker knows the engines", lambda: self.aggregator.metric("kvb_gateway_endpoints") == len(endpoints))
+        scene.start("bench_picker", [programs.BIN / "tests/bench_picker", at_once, *endpoints])
+        blocks = len(TOKENS) // gateway.BLOCK
+        events[0].publish(engine.batch(engine.stored(list(range(1, blocks + 1)), TOKENS[:blocks * gateway.BLOCK], gateway.BLOCK)))
+        listeners = {way: {"picker": None if way == "none" else way, "response": "NONE"} for way in WAYS}
+        self.envoy = envoys.start(scene, listeners, [
+            envoys.picker_cluster("kvaggregator", self.picker_port), envoys.picker_cluster("at_once", at_once),
+            envoys.override_host("pool", endpoints)])
+        self.body = scene.folder / "body"
+        self.body.write_text(json.dumps({"model": "m", "prompt": TOKENS, "max_tokens": 1}))
+
+    def latencies(self, way, seconds):
+        """Microseconds of each request, sorted."""
+        log = self.scene.folder / "h2load.log"
+        log.unlink(missing_ok=True)
+        subprocess.run(
+            ["h2load", "--h1", "--clients", str(CLIENTS), "--rps", str(RATE / CLIENTS), "--duration", str(seconds), "--data", self.body,
+             "--header", "content-type: application/json", "--log-file", log,
+             f"http://127.0.0.1:{self.envoy.ports[way]}{gateway.TEXT}"], check=True, capture_output=True)
+        rows = [line.split("\t") for line in log.read_text().splitlines()]
+        bad = [row for row in rows if row[1] != "200"]
+        if bad or len(rows) < RATE * seconds / 2:
+            raise SystemExit(f"gateway.py: {way}: {len(rows)} answers, {len(bad)} of them not 200")
+        return sorted(int(row[2]) for row in rows)
+
+
+def measure_latency(place, seconds):
+    rounds = {way: [] for way in WAYS}
+    each = max(2, round(seconds / TURNS / len(WAYS)))
+    for way in WAYS:
+        place.latencies(way, 1)  # connections are open, and code is warm
+    for turn in range(TURNS):
+        for way in WAYS[turn % 3:] + WAYS[:turn % 3]:
+            rounds[way].append(place.latencies(way, each))
+    for name, share in (("p50", 0.50), ("p99", 0.99)):
+        at = {way: statistics.median(one[int(share * len(one))] for one in rounds[way]) for way in WAYS}
+        figure(f"gateway.request.{name}", at["kvaggregator"], "us", "picks at once", at["at_once"])
+        figure(f"gateway.request.without.{name}", at["none"], "us")
+        figure(f"gateway.added.{name}", at["kvaggregator"] - at["at_once"], "us")
+
+
+# ---- Streams that stay open ----------------------------------------------------------
+
+
+def varint(value):
+    out = b""
+    while value >= 0x80:
+        out += bytes([value & 0x7F | 0x80])
+        value >>= 7
+    return out + bytes([value])
+
+
+def field(number, data):
+    return bytes([number << 3 | 2]) + varint(len(data)) + data
+
+
+def grpc_message(data):
+    return b"\0" + len(data).to_bytes(4, "big") + data
+
+
+def first_message():
+    """request_headers that end the request, both bodies FULL_DUPLEX_STREAMED."""
+    headers = b"".join(field(1, field(1, name) + field(3, value)) for name, value in (
+        (b":method", b"GET"), (b":path", b"/v1/models"), (b":authority", b"x"), (b"user-agent", b"bench")))
+    return grpc_message(field(2, field(1, headers) + b"\x18\x01") + field(11, b"\x08\x04\x10\x04"))
+
+
+def open_streams(port, count):
+    """The connection, when each of its streams was answered with a pick."""
+    link = socket.create_connection(("127.0.0.1", port))
+    client = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True))
+    client.initiate_connection()
+    client.increment_flow_control_window(1 << 30)
+    answered, message, opened = set(), first_message(), 0
+    while len(answered) < count:
+        while opened < count and opened - len(answered) < 50:
+            number = client.get_next_available_stream_id()
+            client.send_headers(number, [
+                (":method", "POST"), (":scheme", "http"), (":path", "/envoy.service.ext_proc.v3.ExternalProcessor/Process"),
+                (":authority", "x"), ("content-type", "application/grpc"), ("te", "trailers")])
+            client.send_data(number, message)
+            opened += 1
+        link.sendall(client.data_to_send())
+        for event in client.receive_data(link.recv(1 << 20)):
+            if type(event).__name__ == "DataReceived":
+                answered.add(event.stream_id)
+            assert type(event).__name__ not in ("StreamReset", "StreamEnded", "ConnectionTerminated"), event
+    return link
+
+
+def resident(process):
+    text = pathlib.Path(f"/proc/{process.pid}/status").read_text()
+    return int(re.search(r"VmRSS:\s*(\d+)", text)[1]) * 1024
+
+
+def measure_memory(place, streams):
+    before = resident(place.aggregator.process)
+    links = [open_streams(place.picker_port, min(STREAMS_OF_CONNECTION, streams - at))
+             for at in range(0, streams, STREAMS_OF_CONNECTION)]
+    wait_for("all streams are counted", lambda: place.aggregator.metric("kvb_gateway_streams") == streams)
+    figure("gateway.stream.bytes", (resident(place.aggregator.process) - before) / streams, "bytes")
+    for link in links:
+        link.close()
+    wait_for("all streams are gone", lambda: place.aggregator.metric("kvb_gateway_streams") == 0)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("names", nargs="*")
+    options = parser.parse_args()
+    if not shutil.which("h2load"):
+        raise SystemExit("gateway.py needs h2load: apt install nghttp2-client")
+    with tempfile.TemporaryDirectory() as folder:
+        scene = conftest.Scene(pathlib.Path(folder), conftest.SERVERS["debian"])
+        try:
+            place = Place(scene)
+            measure_latency(place, 6 if options.small else 3 * options.seconds)
+            measure_memory(place, 100 if options.small else STREAMS)
+        except BaseException:
+            print(scene.logs(), file=sys.stderr)
+            raise
+        finally:
+            trouble = scene.close()
+        assert not trouble, trouble
+
+
+main()
