@@ -16,7 +16,7 @@ UNKNOWN = 0.15
 # Counts have no spread, because the machine does not change them.
 COUNTED = {"allocations in 10 million events", "bytes", "of blocks", "threads"}
 MORE_IS_BETTER = {"M block operations/s", "batches/s", "of blocks"}
-LESS_IS_BETTER = {"allocations in 10 million events", "bytes", "threads",
+LESS_IS_BETTER = {"allocations in 10 million events", "bytes", "MiB", "threads",
                   "% of a core", "ms", "ns/batch", "s", "s/10M blocks", "us", "wake-ups/s"}
 CHECKSUM = "checksum"
 

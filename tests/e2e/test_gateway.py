@@ -158,4 +158,6 @@ def test_a_thousand_requests_get_what_was_promised(fleet):
     assert sum(map(len, done)) >= 1000
     wait_for("nothing is in flight", lambda: fleet.in_flight() == 0)
     assert fleet.audited("requests") > 100
+    assert 0 < fleet.metric("pick_seconds_sum") < fleet.metric("pick_seconds_count") == sum(
+        fleet.metric("requests_total", by=way) for way in ("tokens", "text", "prefix", "load", "none"))
     assert fleet.audited("delivered_tokens") == fleet.audited("promised_tokens") > 0

@@ -457,7 +457,7 @@ static void carry_out(struct gateway_stream *stream, uint64_t now_ns)
 
 /* ---- Picks: back ---- */
 
-static void count_pick(struct gateway_stream *stream, const char *reason, uint64_t now_ns)
+static void count_pick(struct gateway_stream *stream, const char *reason)
 {
     static const enum kvb_aggregator_metric rows[BY_COUNT] = {
         [BY_TOKENS] = kvb_aggregator_gateway_by_tokens, [BY_TEXT] = kvb_aggregator_gateway_by_text,
@@ -485,8 +485,10 @@ static void count_pick(struct gateway_stream *stream, const char *reason, uint64
     enum kvb_aggregator_metric row = kvb_aggregator_gateway_tokenize;
 
     count(gateway, rows[stream->by]);
+    /* Not the turn's time, which is before that of messages that came in it. */
     kvb_metric_observe(
-        metrics_of(gateway), kvb_aggregator_gateway_pick, now_ns - stream->due_ns, 1);
+        metrics_of(gateway), kvb_aggregator_gateway_pick, kvb_clock_monotonic_ns() - stream->due_ns,
+        1);
     if (reason[0] == '\0') {
         return;
     }
@@ -496,10 +498,10 @@ static void count_pick(struct gateway_stream *stream, const char *reason, uint64
     count(gateway, row);
 }
 
-static void refuse(struct gateway_stream *stream, const char *reason, uint64_t now_ns)
+static void refuse(struct gateway_stream *stream, const char *reason)
 {
     stream->by = BY_NONE;
-    count_pick(stream, reason, now_ns);
+    count_pick(stream, reason);
     if (kvb_exchange_refused(
             &stream->exchange, 503, reason,
             strcmp(reason, "busy") == 0 ? "the endpoint picker is busy; try again later"
@@ -508,7 +510,7 @@ static void refuse(struct gateway_stream *stream, const char *reason, uint64_t n
     }
 }
 
-static void take_found(struct gateway_stream *stream, struct gateway_call *call, uint64_t now_ns)
+static void take_found(struct gateway_stream *stream, struct gateway_call *call)
 {
     const struct kvb_gateway_found *found = &call->found;
     char rank[24];
@@ -527,7 +529,7 @@ static void take_found(struct gateway_stream *stream, struct gateway_call *call,
     if (found->is_model_unknown) {
         stream->by = BY_LOAD;
     }
-    count_pick(stream, reason, now_ns);
+    count_pick(stream, reason);
     (void)snprintf(rank, sizeof rank, "%llu", (unsigned long long)found->decision.id.dp_rank);
     struct kvb_gateway_pick pick = {
         .endpoints = found->endpoints,
@@ -570,9 +572,9 @@ static void take_call(struct gateway *gateway, struct gateway_call *call, uint64
     }
     stop_waiting(stream);
     if (call->status == KVB_OK) {
-        take_found(stream, call, now_ns);
+        take_found(stream, call);
     } else {
-        refuse(stream, "no_endpoint", now_ns);
+        refuse(stream, "no_endpoint");
     }
     free(call);
     carry_out(stream, now_ns);
@@ -590,7 +592,7 @@ static uint64_t look_at_waiting(struct gateway *gateway, uint64_t now_ns)
         next = stream->waits;
         if (now_ns >= end_ns) {
             end_pick(stream);
-            refuse(stream, "busy", now_ns);
+            refuse(stream, "busy");
             carry_out(stream, now_ns);
             continue;
         }

@@ -87,12 +87,14 @@ class Place:
         log = self.scene.folder / "h2load.log"
         log.unlink(missing_ok=True)
         subprocess.run(
-            ["h2load", "--h1", "--clients", str(CLIENTS), "--rps", str(RATE / CLIENTS), "--duration", str(seconds), "--data", self.body,
+            # A client begins each millisecond, so that requests come one by one and not 20 at once.
+            ["h2load", "--h1", "--clients", str(CLIENTS), "--rate", "1", "--rate-period", "1ms",
+             "--rps", str(RATE / CLIENTS), "--requests", str(RATE * seconds), "--data", self.body,
              "--header", "content-type: application/json", "--log-file", log,
              f"http://127.0.0.1:{self.envoy.ports[way]}{gateway.TEXT}"], check=True, capture_output=True)
         rows = [line.split("\t") for line in log.read_text().splitlines()]
         bad = [row for row in rows if row[1] != "200"]
-        if bad or len(rows) < RATE * seconds / 2:
+        if bad or len(rows) != RATE * seconds:
             raise SystemExit(f"gateway.py: {way}: {len(rows)} answers, {len(bad)} of them not 200")
         return sorted(int(row[2]) for row in rows)
 
