@@ -17,7 +17,7 @@ import machine
 import publish
 import report
 import worth
-from rows import APART, GOALS, PROGRAMS, ROWS, is_of_peers
+from rows import APART, GOALS, PROGRAMS, ROWS, WITH_PEERS, is_of_peers
 
 HERE = pathlib.Path(__file__).resolve().parent
 TREE = HERE.parents[1]
@@ -57,7 +57,8 @@ def parse():
     parser.add_argument("--corpus", metavar="FILE",
                         help="a chat trace (.jsonl), or a corpus that bench_corpus wrote (default: a trace made long "
                              "of the one in tests/data)")
-    parser.add_argument("--peers", action="store_true", help="compare with other indexes too; needs cargo")
+    parser.add_argument("--peers", action="store_true",
+                        help="compare with other indexes, Dynamo's indexer and Envoy with another picker too; needs cargo")
     parser.add_argument("--small", action="store_true",
                         help="a hundredth of everything: to try the bench, not to measure")
     parser.add_argument("--out", type=pathlib.Path, default=TREE / "build/bench", metavar="FOLDER",
@@ -94,37 +95,35 @@ def refuse(text):
     sys.exit(WRONG_USAGE)
 
 
-def touches(name, wanted):
+def touches(name, options):
     """Whether the row, or one of its figures, is selected."""
-    if not wanted:
-        return not name.startswith(APART)
-    return any(name.startswith(one) or one.startswith(name) for one in wanted)
+    return is_wanted(name, options) or any(one.startswith(name) for one in options.only)
 
 
-def is_wanted(name, wanted):
-    if not wanted:
-        return not name.startswith(APART)
-    return any(name.startswith(one) for one in wanted)
+def is_wanted(name, options):
+    if not options.only:
+        return not name.startswith(APART if options.peers else (*APART, *WITH_PEERS))
+    return any(name.startswith(one) for one in options.only)
 
 
 def goals_of(options):
-    return [goal for goal in GOALS if is_wanted(goal.name, options.only)]
+    return [goal for goal in GOALS if is_wanted(goal.name, options)]
 
 
 def names_peers(one):
     """Does it select only comparisons with peers?"""
-    named = [goal.is_peer for goal in GOALS if is_wanted(goal.name, [one])]
+    named = [goal.is_peer for goal in GOALS if goal.name.startswith(one)]
     return ".vs_" in one and bool(named) and all(named)
 
 
 def rows_for(program, options):
-    return [row for row in program.rows if any(touches(name, options.only) for name in row.names)]
+    return [row for row in program.rows if any(touches(name, options) for name in row.names)]
 
 
 def programs_of(options):
     known = [name for row in ROWS for name in (*row.names, *row.figure_names)] + [goal.name for goal in GOALS]
     for one in options.only:
-        if not any(touches(name, [one]) for name in known):
+        if not any(name.startswith(one) or one.startswith(name) for name in known):
             refuse(f"--only {one}: no such row; --list names all")
         if not options.peers and names_peers(one):
             refuse(f"--only {one}: measured with --peers only")
@@ -305,7 +304,7 @@ def corpora_of(program, options, folder):
 
 def words_for(program, options, folder):
     rows = [name for row in program.rows for name in row.names]
-    names = [name for name in rows if is_wanted(name, options.only)]
+    names = [name for name in rows if is_wanted(name, options)]
     # Names more specific than a row are left to the program, which knows the figures of its rows.
     names += [one for one in options.only if any(one.startswith(name) and one != name for name in rows)]
     words = ["--seconds", format(options.seconds, "g")] + ["--small"] * (options.small and not program.is_peer)
@@ -339,7 +338,7 @@ def measure_one(program, options, folder, watch, take):
 
     def on_line(line):
         figure = figure_of(line, program)
-        if is_wanted(figure["name"], options.only):
+        if is_wanted(figure["name"], options):
             take(figure if program.is_simulation else watch.fill(figure))
 
     by = [env["KVB_PYTHON"]] if program.is_script and program.needs_python else []
@@ -383,7 +382,7 @@ def corpus_words(options):
 
 def is_compared(name, options):
     """Is this row of the former run one that this run measures, too?"""
-    return is_wanted(name, options.only) and (options.peers or not is_of_peers(name))
+    return is_wanted(name, options) and (options.peers or not is_of_peers(name))
 
 
 def former_of(options):
@@ -411,12 +410,13 @@ def main():
     options = parse()
     if options.list:
         print("\n".join(report.list_lines(row for row in ROWS if not options.only or any(
-            touches(name, options.only) for name in row.names))))
+            touches(name, options) for name in row.names))))
         return 0
     wrong, former = [], former_of(options)
     if options.saved:
         run_words, figures = report.load(options.saved)
-        figures = [figure for figure in figures if is_wanted(figure["name"], options.only)]
+        options.peers = "--peers" in run_words["command"]
+        figures = [figure for figure in figures if is_wanted(figure["name"], options)]
     else:
         options.out.mkdir(parents=True, exist_ok=True)
         run_words = report.about(options, corpus_words(options))

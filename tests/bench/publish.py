@@ -9,23 +9,28 @@ from rows import APART, ROWS
 
 BEGIN, END = "<!-- figures: tests/bench/run --publish writes them -->", "<!-- figures end -->"
 
-# What the README.md at the top shows: what, the figure, the goal, and the options that measure it.  {name} is a figure's
-# value in three digits, {name:ratio} its ratio, {name:against} what it is measured against, {name:k} thousands of it.
+# What the README.md at the top shows: what, the figure, and the options that measure it.  {name} is a figure's value in
+# three digits, {name:ratio} its ratio, {name:against} what it is measured against.
 AT_THE_TOP = (
+    ("the whole way from engines to answers: nats-server, a bridge and an aggregator, for 1, 16 and 64 engines, without and "
+     "with 200 queries/s",
+     "{whole.1}, {whole.16} and {whole.64} % of a core ({whole.1.memory}, {whole.16.memory} and {whole.64.memory} MiB); Dynamo's "
+     "stand-alone indexer needs {whole.1:ratio}, {whole.16:ratio} and {whole.64:ratio} times that, with the queries "
+     "{whole.1.asked:ratio}, {whole.16.asked:ratio} and {whole.64.asked:ratio} times, and {whole.1.memory:against}, "
+     "{whole.16.memory:against} and {whole.64.memory:against} MiB", "--only whole"),
     ("the prefix index: events and queries of 128 workers, one thread",
-     "{index.conversation.128.vs_chainindex} M block operations/s; {index.conversation.128.vs_chainindex:ratio} times "
-     "kv-index's ChainIndex, {index.conversation.128.vs_crtc:ratio} times Dynamo's radix tree (CRTC)", "2.5 times both",
-     "--peers --only index.conversation.128"),
-    ("a query of that index while no events arrive", "p50 {index.query.p50} us, p99 {index.query.p99} us", "p99 2.5 us",
-     "--only index.query"),
-    ("a bridge, protobuf, batches of 1 block",
-     "{relay.protobuf.1block:k} k batches/s; {relay.protobuf.1block:ratio} of a relay in C that passes bytes on unread, "
-     "{relay.protobuf.1block.vs_python:ratio} times a relay in Python", "0.85; 15 times", "--only relay.protobuf.1block"),
+     "{index.conversation.128.vs_chainindex} M block operations/s, {index.conversation.128.vs_chainindex:ratio} times the best "
+     "other one (kv-index's ChainIndex); a query p50 {index.query.p50} us, p99 {index.query.p99} us, "
+     "{index.query.p50.vs_chainindex:ratio} and {index.query.p99.vs_chainindex:ratio} times as fast as there",
+     "--peers --only index"),
     ("from an engine's send to a NATS subscriber, 10,000 batches/s",
-     "p50 {relay.latency.p50} us, p99 {relay.latency.p99} us; the relay in C {relay.latency.p50:against} "
-     "and {relay.latency.p99:against}", "1.3 and 1.5 times that", "--only relay.latency"),
-    ("a request about 64 blocks, 1,000 workers, while 100,000 block operations/s arrive",
-     "p99 {query.http.p99} us over HTTP, {query.nats.p99} us over NATS", "1 ms both", "--only query"),
+     "p50 {relay.latency.p50} us, p99 {relay.latency.p99} us; a relay in C that passes bytes on unread "
+     "{relay.latency.p50:against} and {relay.latency.p99:against}", "--only relay.latency"),
+    ("what a pick adds to a request of 4 KB through Envoy, 1,000 a second",
+     "p50 {gateway.added.p50:ms} ms, p99 {gateway.added.p99:ms} ms more than with a picker that picks at once",
+     "--only gateway"),
+    ("memory of a block that a worker holds", "{index.bytes_per_membership.resident} bytes in the index, "
+     "{relay.memory.block} in the bridge", "--only index.bytes --only relay.memory"),
 )
 
 
@@ -39,23 +44,22 @@ def fill(text, by_name):
     def word(match):
         name, _, what = match[1].partition(":")
         figure = figure_named(name, by_name)
-        if what == "k":
-            return f"{figure['value'] / 1000:.0f}"
+        if what == "ms":
+            return f"{figure['value'] / 1000:.2f}"
         return report.number(figure[{"ratio": "ratio", "against": "against_value"}.get(what, "value")])
 
     return re.sub(r"\{([^}]+)\}", word, text)
 
 
-def run_line(about, figures, goals, more=""):
-    return f"One run of `{about['command']}` on {about['machine']}: {report.summary(figures, goals)}{more}."
+def run_words(about):
+    return f"One run of `{about['command']}` on {about['machine']}"
 
 
-def short_table(about, figures, goals):
+def short_table(about, figures):
     by_name = {figure["name"]: figure for figure in figures}
-    lines = [run_line(about, figures, goals, " ([all of them, and how they are measured](tests/bench/README.md))"), "",
-             "| what | figure | goal | measured by |", "|---|---|---|---|"]
-    lines += [f"| {what} | {fill(figure, by_name)} | {goal} | `tests/bench/run {options}` |"
-              for what, figure, goal, options in AT_THE_TOP]
+    lines = [f"{run_words(about)} ([all rows, with their goals](tests/bench/README.md)):", "",
+             "| what | figure | measured by |", "|---|---|---|"]
+    lines += [f"| {what} | {fill(figure, by_name)} | `tests/bench/run {options}` |" for what, figure, options in AT_THE_TOP]
     return "\n".join(lines)
 
 
@@ -89,14 +93,14 @@ def row_line(row, by_name, goals):
     cells = (f"`{row.name}`" + (f" `{row.figures[0].tail}`" if len(row.figures) == 1 and row.figures[0].tail else ""),
              row.question, units_of(row),
              of_each(row, lambda figure: ", ".join(report.goal_words(goal) for goal in figure.goals)),
-             of_each(row, lambda figure: value_words(row.name + figure.tail, by_name, goals))
+             of_each(row, lambda figure: " / ".join(value_words(name + figure.tail, by_name, goals) for name in row.names))
              if not row.name.startswith(APART) else "apart")
     return "| " + " | ".join(cells) + " |"
 
 
 def whole_table(about, figures, goals):
     by_name = {figure["name"]: figure for figure in figures}
-    return "\n".join((run_line(about, figures, goals), "", "| row | question | unit | goal | that run |", "|---|---|---|---|---|",
+    return "\n".join((f"{run_words(about)}: {report.summary(figures, goals)}.", "", "| row | question | unit | goal | that run |", "|---|---|---|---|---|",
                       *(row_line(row, by_name, goals) for row in ROWS)))
 
 
@@ -116,7 +120,7 @@ def put_between(path, table_text):
 def publish(tree, about, figures, goals):
     """Nothing is written when a figure that a table names is missing."""
     top, folder = pathlib.Path(tree) / "README.md", pathlib.Path(tree) / "tests/bench"
-    texts = {top: put_between(top, short_table(about, figures, goals)),
+    texts = {top: put_between(top, short_table(about, figures)),
              folder / "README.md": put_between(folder / "README.md", whole_table(about, figures, goals))}
     report.save(folder / "figures.jsonl", about, figures)
     for path, text in texts.items():

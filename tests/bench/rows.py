@@ -111,9 +111,11 @@ class Program:
 
 
 # Measured only when --only names them, and not part of the figures that --publish writes for a whole run: those of
-# scale need gigabytes, those of startup minutes of silence, those of republish half of the relay's time again, those of
-# worth come from a simulation, those of whole need a package of 250 MB, and those of gateway h2load.
-APART = ("scale", "startup", "republish", "worth", "whole", "gateway")
+# scale need gigabytes, those of startup minutes of silence, those of republish half of the relay's time again, and those
+# of worth come from a simulation.
+APART = ("scale", "startup", "republish", "worth")
+# Measured with --peers, or when --only names them: whole needs Dynamo's package of 250 MB, gateway Envoy and h2load.
+WITH_PEERS = ("whole", "gateway")
 
 # ---- The rows --------------------------------------------------------------------
 
