@@ -32,11 +32,13 @@ static kvb_status measure_idle(
     return KVB_OK;
 }
 
-/* From the script's beginning, so that it holds each block once. */
+/* From the script's beginning, so that it holds each block once; no faster than it reads, or the
+ * batches that wait in its sockets would count as memory of the blocks. */
 static kvb_status
 fill(const struct relay_bench *bench, struct contender *contender, const struct script *script)
 {
     const struct run_options options = { .script = script,
+                                         .batches_a_second = blocks_a_second / blocks_per_batch,
                                          .max_kept_batches = script->count,
                                          .duration_ns = patience_ns };
     struct run_result result = { .lost = 0 };
