@@ -47,7 +47,7 @@ struct kvb_fleet_options {
 };
 
 /* Binds and starts everything; the first request comes with the first tick.
- * KVB_BAD_CONFIG  an option is out of range, or a port cannot be had: detail says
+ * KVB_BAD_CONFIG  the engines' options are out of range, or a port cannot be had: detail says
  * KVB_NO_MEMORY, KVB_IO */
 kvb_status kvb_fleet_new(
     const struct kvb_fleet_options *options, struct kvb_detail *detail,

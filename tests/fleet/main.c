@@ -104,7 +104,7 @@ static kvb_status write_config(const struct program *program, struct kvb_detail 
 {
     const struct kvb_kvfleet_options *options = &program->options;
     const struct kvb_config_options config = {
-        .address = options->advertised,
+        .address = options->fleet.address,
         .model = options->model,
         .block_size = options->fleet.engine.block_size,
         .ranks = options->fleet.ranks,
@@ -143,7 +143,7 @@ static void say_hello(const struct program *program)
     printf(
         "kvfleet: %u workers x %u ranks; worker %" PRIu64 ": events tcp://%s:%u replay %u load %u",
         program->options.fleet.workers, program->options.fleet.ranks, ports.worker_id,
-        program->options.advertised, ports.events, ports.replay, ports.load);
+        program->options.fleet.address, ports.events, ports.replay, ports.load);
     if (program->options.has_http) {
         printf(
             "; http://%s:%u/workers/%" PRIu64 "/metrics", program->options.http_address,

@@ -23,10 +23,7 @@ enum option_key {
     key_block_size,
     key_blocks,
     key_slots,
-    key_step_tokens,
     key_replay_buffer,
-    key_report,
-    key_bypass,
     key_malformed,
     key_malformed_every,
     key_trace,
@@ -37,7 +34,6 @@ enum option_key {
     key_step_ms,
     key_seconds,
     key_bind,
-    key_advertise,
     key_base_port,
     key_http,
     key_serve,
@@ -58,10 +54,7 @@ static const struct argp_option option_rows[] = {
     { "block-size", key_block_size, "TOKENS", 0, "Tokens in a block (16)", 1 },
     { "blocks", key_blocks, "N", 0, "Blocks in the cache of a rank (4096)", 1 },
     { "slots", key_slots, "N", 0, "Requests that run at once on a rank (64)", 1 },
-    { "step-tokens", key_step_tokens, "N", 0, "Most tokens that one step computes (8192)", 1 },
     { "replay-buffer", key_replay_buffer, "BATCHES", 0, "Batches kept for replays (10000)", 1 },
-    { "report-probability", key_report, "P", 0, "Share of requests that announce a reused prefix again (0.02)", 1 },
-    { "bypass-probability", key_bypass, "P", 0, "Share of requests that compute cached blocks again, as prompt_logprobs does (0)", 1 },
     { "malformed", key_malformed, "KIND", 0, "Also send malformed payloads: of one kind, or all kinds in turn; list = print the kinds and exit", 1 },
     { "malformed-every", key_malformed_every, "BATCHES", 0, "Batches of a rank between two malformed payloads (100)", 1 },
     { NULL, 0, NULL, 0, "The load:", 2 },
@@ -74,7 +67,6 @@ static const struct argp_option option_rows[] = {
     { "seconds", key_seconds, "N", 0, "Exit after this many seconds (never)", 2 },
     { NULL, 0, NULL, 0, "Addresses:", 3 },
     { "bind", key_bind, "ADDRESS", 0, "Address of all sockets (127.0.0.1)", 3 },
-    { "advertise", key_advertise, "NAME", 0, "Address that --config-out writes instead of the one of --bind", 3 },
     { "base-port", key_base_port, "N", 0, "Worker w (from 0) has its event ports from N + w * (2 * ranks + 1) on, then its replay ports, then its load port; 0 = free ports (0)", 3 },
     { "http", key_http, "ADDRESS:PORT", 0, "Serve GET /workers/ID/metrics; port 0 = any free port", 3 },
     { "serve", key_serve, "PORT", 0, "Each worker answers POST /v1/completions, /v1/chat/completions and /tokenize, and GET /metrics: worker w (from 0) at PORT + w, 0 = free ports.  --config-out then writes the addresses, and --trace may be left out: only these requests come", 3 },
@@ -228,7 +220,6 @@ static const struct option_field option_fields[] = {
     { key_block_size,      option_u32,  AT(fleet.engine.block_size), 1, kvb_max_block_tokens },
     { key_blocks,          option_u32,  AT(fleet.engine.blocks), 2, kvb_max_stream_blocks },
     { key_slots,           option_u32,  AT(fleet.engine.max_running), 1, 1 << 16 },
-    { key_step_tokens,     option_u32,  AT(fleet.engine.step_tokens), 1, kvb_max_batch_tokens },
     { key_replay_buffer,   option_u32,  AT(fleet.replay_batches), 1, 1 << 20 },
     { key_log_changes,     option_u32,  AT(fleet.engine.log_changes), 0, 1 << 22 },
     { key_malformed_every, option_u32,  AT(malformed_every), 1, UINT32_MAX },
@@ -239,12 +230,9 @@ static const struct option_field option_fields[] = {
     { key_seconds,         option_u64,  AT(seconds), 1, 1 << 30 },
     { key_config_split,    option_u32,  AT(config_split), 1, kvb_max_workers },
     { key_base_port,       option_u16,  AT(fleet.base_port), 0, UINT16_MAX },
-    { key_report,          option_real, AT(fleet.engine.report_probability), 0, 1 },
-    { key_bypass,          option_real, AT(fleet.engine.bypass_probability), 0, 1 },
     { key_rate,            option_real, AT(fleet.requests_per_s), 0, 1000000 },
     { key_model,           option_name, AT(model), 0, 0 },
     { key_bind,            option_name, AT(fleet.address), 0, 0 },
-    { key_advertise,       option_name, AT(advertised), 0, 0 },
     { key_trace,           option_path, AT(trace_path), 0, 0 },
     { key_truth,           option_path, AT(truth_path), 0, 0 },
     { key_config_out,      option_path, AT(config_path), 0, 0 },
@@ -329,14 +317,16 @@ static void check_together(struct kvb_kvfleet_options *options, const struct arg
     if (options->serve_port > 0 && options->serve_port + options->fleet.workers > UINT16_MAX + 1) {
         argp_error(state, "serve: the workers' ports would go beyond 65535");
     }
-    if (options->config_split > options->fleet.workers) {
+    const struct kvb_fleet_options *fleet = &options->fleet;
+    const uint64_t ports = (uint64_t)fleet->workers * (2 * fleet->ranks + 1);
+    if (fleet->base_port > 0 && fleet->base_port + ports > UINT16_MAX + 1) {
+        argp_error(state, "base-port: the fleet's ports would go beyond 65535");
+    }
+    if (options->config_split > fleet->workers) {
         argp_error(state, "config-split: more bridges than workers");
     }
     if (options->fleet.malformed_count > 0) {
         options->fleet.malformed_every = options->malformed_every;
-    }
-    if (!options->advertised) {
-        options->advertised = options->fleet.address;
     }
 }
 

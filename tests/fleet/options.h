@@ -10,7 +10,6 @@ struct kvb_kvfleet_options {
     const char *trace_path;         /* borrowed from argv, like all texts; NULL: none */
     uint32_t scale;
     const char *model;
-    const char *advertised;  /* the address that goes into configuration files */
     const char *truth_path;  /* NULL: none */
     const char *config_path; /* NULL: none */
     uint32_t config_split;   /* files to divide the workers among */

@@ -4,16 +4,10 @@
 #include "fleet/dialects/encode.h"
 #include "fleet/engine/event_writer.h"
 #include "index/block_hash.h"
+#include "target.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-static void need(bool holds)
-{
-    if (!holds) {
-        abort();
-    }
-}
 
 void fake_engine_done(struct fake_engine *engine)
 {
@@ -68,9 +62,9 @@ add_message(struct fake_engine *engine, struct kvb_event_batch *batch)
 
     kvb_buf_init(&bytes, 1 << 16);
     batch->timestamp_s = 1.5;
-    need(kvb_engine_batch_encode(batch, engine->dialect, &bytes) == KVB_OK);
+    check(kvb_engine_batch_encode(batch, engine->dialect, &bytes) == KVB_OK);
     *message = (struct fake_message){ engine->count, malloc(bytes.len), bytes.len };
-    need(message->bytes != NULL);
+    check(message->bytes != NULL);
     memcpy(message->bytes, bytes.data, bytes.len);
     engine->count++;
     kvb_buf_done(&bytes);
@@ -91,7 +85,7 @@ static const struct fake_message *store(struct fake_engine *engine, unsigned blo
                                         .block_size = fake_block_tokens };
 
     fake_block_fill(block, tokens);
-    need(kvb_event_writer_stored(&batch, &run) == KVB_OK);
+    check(kvb_event_writer_stored(&batch, &run) == KVB_OK);
     engine->held[block] = true;
     return add_message(engine, &batch);
 }
@@ -100,7 +94,7 @@ static const struct fake_message *evict(struct fake_engine *engine, unsigned blo
 {
     struct kvb_event_batch batch = { 0 };
 
-    need(kvb_event_writer_removed(&batch, engine_hash(engine, block)) == KVB_OK);
+    check(kvb_event_writer_removed(&batch, engine_hash(engine, block)) == KVB_OK);
     engine->held[block] = false;
     return add_message(engine, &batch);
 }
@@ -130,7 +124,7 @@ const struct fake_message *fake_engine_clear(struct fake_engine *engine)
     if (engine->count == fake_max_messages) {
         return NULL;
     }
-    need(kvb_event_writer_cleared(&batch) == KVB_OK);
+    check(kvb_event_writer_cleared(&batch) == KVB_OK);
     memset(engine->held, 0, sizeof engine->held);
     return add_message(engine, &batch);
 }

@@ -98,7 +98,7 @@ static void remember(const char *subject, kvb_span payload)
 
     free(past->bytes);
     *past = (struct past_message){ subject, malloc(payload.len + 1), payload.len };
-    need(past->bytes != NULL);
+    check(past->bytes != NULL);
     memcpy(past->bytes, payload.data, payload.len);
     world.past_count++;
 }
@@ -127,9 +127,9 @@ static void add_block(enum kvb_router_kind kind, uint64_t event_id, unsigned blo
         event.has_parent = true;
         event.parent = fake_block_name((block - 1) / 2);
     }
-    need(kvb_router_batch_add_event(&world.batch, &event) == KVB_OK);
+    check(kvb_router_batch_add_event(&world.batch, &event) == KVB_OK);
     if (kind != KVB_ROUTER_CLEARED) {
-        need(
+        check(
             kvb_router_batch_add_block(
                 &world.batch, fake_block_name(block),
                 kind == KVB_ROUTER_STORED ? fake_block_tokens_hash(block)
@@ -140,7 +140,7 @@ static void add_block(enum kvb_router_kind kind, uint64_t event_id, unsigned blo
 static void send_batch(const struct bridge *bridge)
 {
     kvb_buf_reset(&world.buf);
-    need(kvb_router_proto_encode(&world.batch, 0, world.batch.event_count, &world.buf) == KVB_OK);
+    check(kvb_router_proto_encode(&world.batch, 0, world.batch.event_count, &world.buf) == KVB_OK);
     const kvb_span payload = kvb_buf_span(&world.buf);
     if (bridge->worker_id == attacked) {
         remember(events_subject, payload);
@@ -227,7 +227,7 @@ static void send_beat(const struct bridge *bridge, bool is_bye)
 
     beat.is_bye = is_bye;
     kvb_buf_reset(&world.buf);
-    need(kvb_heartbeat_encode(&beat, &world.buf) == KVB_OK);
+    check(kvb_heartbeat_encode(&beat, &world.buf) == KVB_OK);
     if (bridge->worker_id == attacked) {
         remember(beats_subject, kvb_buf_span(&world.buf));
     }
@@ -252,7 +252,7 @@ static void reply_to(const char *subject, const struct kvb_sync_reply *reply)
     struct kvb_buf buf;
 
     kvb_buf_init(&buf, 1 << 18);
-    need(kvb_sync_reply_encode(reply, &buf) == KVB_OK);
+    check(kvb_sync_reply_encode(reply, &buf) == KVB_OK);
     fake_bus_deliver(subject, NULL, kvb_buf_span(&buf));
     kvb_buf_done(&buf);
 }
@@ -287,7 +287,7 @@ static void answer_sync(const char *subject, const char *to, kvb_span payload)
     struct kvb_sync_request request;
     const char *tail = strstr(subject, "kv_sync.");
 
-    need(to && tail && kvb_sync_request_decode(payload, &request) == KVB_OK);
+    check(to && tail && kvb_sync_request_decode(payload, &request) == KVB_OK);
     const uint64_t worker = strtoull(tail + strlen("kv_sync."), NULL, 10);
     if (worker == 0 || worker >= streams) {
         return; /* the stream is forged: nobody answers */
@@ -315,10 +315,10 @@ static json_object *parse(kvb_span text)
 {
     struct json_tokener *tokener = json_tokener_new_ex(64);
 
-    need(tokener != NULL);
+    check(tokener != NULL);
     json_tokener_set_flags(tokener, JSON_TOKENER_STRICT);
     json_object *json = json_tokener_parse_ex(tokener, (const char *)text.data, (int)text.len);
-    need(json_tokener_get_error(tokener) == json_tokener_success);
+    check(json_tokener_get_error(tokener) == json_tokener_success);
     json_tokener_free(tokener);
     return json;
 }
@@ -436,9 +436,9 @@ static void op_forge_events(void)
         forger.last_id + next_byte() % 8, next_byte() % fake_blocks);
     kvb_buf_reset(&world.buf);
     if (what & 16) {
-        need(kvb_router_json_encode(&world.batch, 0, &world.buf) == KVB_OK);
+        check(kvb_router_json_encode(&world.batch, 0, &world.buf) == KVB_OK);
     } else {
-        need(kvb_router_proto_encode(&world.batch, 0, 1, &world.buf) == KVB_OK);
+        check(kvb_router_proto_encode(&world.batch, 0, 1, &world.buf) == KVB_OK);
     }
     fake_bus_deliver(
         what & 8 ? "namespace.n.component.c.kv_window_events" : events_subject, NULL,
@@ -476,7 +476,7 @@ static void op_repeat(void)
     const size_t count = world.past_count < max_past ? world.past_count : max_past;
     const struct past_message *past = &world.past[which % count];
     uint8_t *copy = malloc(past->len + 1);
-    need(copy != NULL);
+    check(copy != NULL);
     memcpy(copy, past->bytes, past->len);
     copy[where % (past->len + 1)] ^= what;
     const kvb_span payload = { copy, past->len };
@@ -551,16 +551,16 @@ static void make_query(unsigned block, const char *more, struct kvb_buf *out)
     const size_t count = path_to(block, path);
     char text[24];
 
-    need(kvb_buf_append_text(out, "{\"model\":\"m\",\"token_ids\":[") == KVB_OK);
+    check(kvb_buf_append_text(out, "{\"model\":\"m\",\"token_ids\":[") == KVB_OK);
     for (size_t i = 0; i < count * fake_block_tokens; i++) {
         uint32_t tokens[fake_block_tokens];
         fake_block_fill(path[i / fake_block_tokens], tokens);
         (void)snprintf(text, sizeof text, "%s%u", i ? "," : "", tokens[i % fake_block_tokens]);
-        need(kvb_buf_append_text(out, text) == KVB_OK);
+        check(kvb_buf_append_text(out, text) == KVB_OK);
     }
-    need(kvb_buf_append_text(out, "]") == KVB_OK);
-    need(kvb_buf_append_text(out, more) == KVB_OK);
-    need(kvb_buf_append_text(out, "}") == KVB_OK);
+    check(kvb_buf_append_text(out, "]") == KVB_OK);
+    check(kvb_buf_append_text(out, more) == KVB_OK);
+    check(kvb_buf_append_text(out, "}") == KVB_OK);
 }
 
 static void op_route(void)
@@ -638,7 +638,7 @@ static void op_http(void)
     if (answer.finish) {
         wait_for_answer(&answer);
     }
-    need(answer.status >= 200 && answer.status < 600);
+    check(answer.status >= 200 && answer.status < 600);
     if (!answer.next && answer.content_type && answer.body.len > 0 &&
         strcmp(answer.content_type, "application/json") == 0) {
         json_object_put(parse(kvb_buf_span(&answer.body)));
@@ -721,7 +721,7 @@ static void check_left_alone(void)
 
     (void)digest_of(&world.bridges[left_alone], &blocks);
     if (is_exact(left_alone)) {
-        need(
+        check(
             kvb_followers_blocks(
                 world.aggregator->followers, follower_of(left_alone), KVB_TIER_DEVICE) == blocks);
     }
@@ -732,15 +732,15 @@ static int64_t answered_blocks(uint64_t worker_id)
 {
     json_object *workers = NULL;
 
-    need(world.answer && json_object_object_get_ex(world.answer, "workers", &workers));
+    check(world.answer && json_object_object_get_ex(world.answer, "workers", &workers));
     for (size_t i = 0; i < json_object_array_length(workers); i++) {
         json_object *row = json_object_array_get_idx(workers, i);
         json_object *value = NULL;
-        need(json_object_object_get_ex(row, "worker_id", &value));
+        check(json_object_object_get_ex(row, "worker_id", &value));
         const bool is_it = json_object_get_uint64(value) == worker_id;
-        need(json_object_object_get_ex(row, "dp_rank", &value));
+        check(json_object_object_get_ex(row, "dp_rank", &value));
         if (is_it && json_object_get_int64(value) == 0) {
-            need(json_object_object_get_ex(row, "blocks", &value));
+            check(json_object_object_get_ex(row, "blocks", &value));
             return json_object_get_int64(value);
         }
     }
@@ -768,7 +768,7 @@ static bool check_answers(void)
 {
     if (is_query_sent) {
         for (size_t i = attacked; i < streams; i++) {
-            need(answered_blocks(i) == held_of_path(&world.bridges[i], queried_block));
+            check(answered_blocks(i) == held_of_path(&world.bridges[i], queried_block));
         }
         queried_block++;
         is_query_sent = false;
@@ -856,9 +856,9 @@ static void read_config(void)
     const int fd = memfd_create("kvaggregator.cfg", 0);
     char path[64];
 
-    need(errors && fd >= 0 && write(fd, text, sizeof text - 1) == (ssize_t)(sizeof text - 1));
+    check(errors && fd >= 0 && write(fd, text, sizeof text - 1) == (ssize_t)(sizeof text - 1));
     (void)snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    need(kvb_aggregator_config_read(path, &world.config, errors) == KVB_OK);
+    check(kvb_aggregator_config_read(path, &world.config, errors) == KVB_OK);
     (void)close(fd);
     free(errors);
 }
@@ -874,7 +874,7 @@ static void begin(void)
     kvb_buf_init(&world.buf, 1 << 20);
     world.log = (struct kvb_log){ .level = KVB_LOG_ERROR, .fd = open("/dev/null", O_WRONLY) };
     read_config();
-    need(kvb_aggregator_start(&world.config, &world.log, &aggregator, &detail) == KVB_OK);
+    check(kvb_aggregator_start(&world.config, &world.log, &aggregator, &detail) == KVB_OK);
     world.aggregator = aggregator;
     for (size_t i = attacked; i < streams; i++) {
         struct bridge *bridge = &world.bridges[i];
@@ -911,7 +911,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memset(&world, 0, sizeof world);
     program = (struct program){ .data = data, .size = size };
     begin();
-    need(fake_thread_run());
+    check(fake_thread_run());
     end();
     return 0;
 }

@@ -1,8 +1,7 @@
 #include "body_same.h"
+#include "target.h"
 
 #include <stdlib.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static bool is_inside(const struct kvb_body_place *place, size_t size)
 {
@@ -38,9 +37,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         const size_t left = body.len - at;
         kvb_body_scan_feed(&cut, (kvb_span){ body.data + at, left < step ? left : step });
     }
-    if (!are_same_scans(&whole, &cut)) {
-        abort();
-    }
+    check(are_same_scans(&whole, &cut));
 
     struct kvb_json_budget budget = { .depth = kvb_max_gateway_body_depth,
                                       .containers = SIZE_MAX,
@@ -49,28 +46,22 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (kvb_body_scan_end(&whole) == KVB_OK) {
         for (unsigned key = 0; key < KVB_BODY_KEY_COUNT; key++) {
             const struct kvb_body_place *place = &whole.found.values[key];
-            if (!is_inside(place, body.len) ||
-                (place->type != KVB_BODY_IS_MISSING && !adds_no_member(body, place))) {
-                abort();
-            }
+            check(
+                is_inside(place, body.len) &&
+                (place->type == KVB_BODY_IS_MISSING || adds_no_member(body, place)));
         }
         for (size_t i = 0; i < whole.found.message_count; i++) {
             const struct kvb_body_message *message = &whole.found.messages[i];
-            if (message->at > body.len || message->len > body.len - message->at) {
-                abort();
-            }
+            check(message->at <= body.len && message->len <= body.len - message->at);
         }
-        if (!is_inside(&whole.found.first_prompt, body.len)) {
-            abort();
-        }
+        check(is_inside(&whole.found.first_prompt, body.len));
     }
     /* json-c ends a key at \u0000, which is none of ours. */
     if (is_json && !memmem(body.data, body.len, "\\u0000", 6)) {
         KVB_OWN(drop_json) struct json_object *root = parse_whole(body);
-        if (json_object_is_type(root, json_type_object) &&
-            (kvb_body_scan_end(&whole) != KVB_OK || !is_same_body(body, &whole.found, root))) {
-            abort();
-        }
+        check(
+            !json_object_is_type(root, json_type_object) ||
+            (kvb_body_scan_end(&whole) == KVB_OK && is_same_body(body, &whole.found, root)));
     }
     return 0;
 }

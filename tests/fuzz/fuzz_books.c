@@ -1,16 +1,8 @@
+#include "target.h"
 #include "wire/router/books.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void check(bool is_right)
-{
-    if (!is_right) {
-        abort();
-    }
-}
 
 static void try_decision(kvb_span json, struct kvb_buf *buf)
 {

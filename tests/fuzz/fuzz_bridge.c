@@ -87,7 +87,7 @@ static void apply_block(struct reader *reader, enum kvb_router_kind kind, uint64
     const size_t at = find_name(reader, name);
 
     if (kind == KVB_ROUTER_STORED && at == reader->count) {
-        need(reader->count < max_names);
+        check(reader->count < max_names);
         reader->names[reader->count++] = name;
     }
     if (kind == KVB_ROUTER_REMOVED && at < reader->count) {
@@ -99,7 +99,7 @@ static void read_events(kvb_span payload)
 {
     const struct kvb_router_batch *batch = &world.batch;
 
-    need(kvb_router_payload_decode(payload, &world.batch) == KVB_OK);
+    check(kvb_router_payload_decode(payload, &world.batch) == KVB_OK);
     if ((world.kind & 1) && !batch->has_epoch) {
         return; /* JSON beside protobuf */
     }
@@ -122,7 +122,7 @@ static void read_beat(kvb_span payload)
 {
     struct kvb_heartbeat beat;
 
-    need(kvb_heartbeat_decode(payload, &beat) == KVB_OK);
+    check(kvb_heartbeat_decode(payload, &beat) == KVB_OK);
     if (beat.worker_id > 0 && beat.worker_id < streams) {
         struct reader *reader = &world.readers[beat.worker_id];
         reader->has_beat = !beat.is_bye;
@@ -137,7 +137,7 @@ static void read_status(kvb_span payload)
     struct kvb_json_budget budget = { .depth = 8, .containers = 1 << 10, .values = 1 << 14 };
     struct json_object *root = NULL;
 
-    need(kvb_json_parse(payload, &budget, &root) == KVB_OK);
+    check(kvb_json_parse(payload, &budget, &root) == KVB_OK);
     kvb_json_drop(&root);
 }
 
@@ -145,21 +145,21 @@ static void read_streams(kvb_span payload)
 {
     static struct kvb_bridge_streams of_bridge;
 
-    need(kvb_bridge_streams_decode(payload, &of_bridge) == KVB_OK);
+    check(kvb_bridge_streams_decode(payload, &of_bridge) == KVB_OK);
 }
 
 static void read_sync(kvb_span payload)
 {
     struct kvb_sync_reply reply;
 
-    need(kvb_sync_reply_decode(payload, &world.parts, &reply) == KVB_OK);
+    check(kvb_sync_reply_decode(payload, &world.parts, &reply) == KVB_OK);
 }
 
 static void read_load(kvb_span payload)
 {
     struct kvb_load_report report;
 
-    need(kvb_load_json_decode(payload, &report) == KVB_OK);
+    check(kvb_load_json_decode(payload, &report) == KVB_OK);
 }
 
 static void published(const char *subject, const char *reply, kvb_span payload)
@@ -215,21 +215,21 @@ static void write_config(kvb_span text)
 {
     if (config_fd < 0) {
         config_fd = memfd_create("kvbridge.cfg", 0);
-        need(config_fd >= 0);
+        check(config_fd >= 0);
         (void)snprintf(config_path, sizeof config_path, "/proc/self/fd/%d", config_fd);
     }
-    need(ftruncate(config_fd, 0) == 0);
-    need(pwrite(config_fd, text.data, text.len, 0) == (ssize_t)text.len);
+    check(ftruncate(config_fd, 0) == 0);
+    check(pwrite(config_fd, text.data, text.len, 0) == (ssize_t)text.len);
 }
 
 static kvb_status read_config(kvb_span text, struct kvb_bridge_config *out_config)
 {
     struct kvb_conf_errors *errors = calloc(1, sizeof *errors);
 
-    need(errors != NULL);
+    check(errors != NULL);
     write_config(text);
     const kvb_status status = kvb_bridge_config_read(config_path, out_config, errors);
-    need(status == KVB_OK || errors->count > 0);
+    check(status == KVB_OK || errors->count > 0);
     free(errors);
     return status;
 }
@@ -317,7 +317,7 @@ static void op_spoilt(void)
     }
     const struct fake_message *message = &engine->messages[which % engine->count];
     uint8_t *copy = malloc(message->len);
-    need(copy != NULL);
+    check(copy != NULL);
     memcpy(copy, message->bytes, message->len);
     copy[where % message->len] ^= what;
     fake_socket_send_payload(attacked, message->seq + shift, copy, message->len);
@@ -428,7 +428,7 @@ static void op_http(void)
 
     kvb_buf_init(&answer.body, kvb_max_state_bytes);
     kvb_bridge_answer(world.bridge, &request, &answer);
-    need(answer.status >= 200 && answer.status < 600);
+    check(answer.status >= 200 && answer.status < 600);
     kvb_buf_done(&answer.body);
 }
 
@@ -593,8 +593,8 @@ static void begin(void)
         fake_socket_set_engine(i, &world.engines[i]);
     }
     world.log = (struct kvb_log){ .level = KVB_LOG_ERROR, .fd = open("/dev/null", O_WRONLY) };
-    need(read_config(make_config(text, sizeof text), &world.config) == KVB_OK);
-    need(kvb_bridge_start(&world.config, &world.log, &world.bridge, &detail) == KVB_OK);
+    check(read_config(make_config(text, sizeof text), &world.config) == KVB_OK);
+    check(kvb_bridge_start(&world.config, &world.log, &world.bridge, &detail) == KVB_OK);
     for (uint8_t block = 0; block < 4; block++) {
         publish_block(left_alone, block);
     }
@@ -619,7 +619,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memset(&world, 0, sizeof world);
     program = (struct program){ .data = data, .size = size };
     begin();
-    need(fake_thread_run());
+    check(fake_thread_run());
     end();
     return 0;
 }

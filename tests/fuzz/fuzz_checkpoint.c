@@ -2,11 +2,10 @@
 #include "core/own.h"
 #include "stream/checkpoint/checkpoint.h"
 #include "stream/inside.h" /* fingerprints */
+#include "target.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* Checkpoints with arbitrary content and correct hashes.  The fuzzer cannot guess a hash, so this
  * target writes them, and makes the first section that of our stream.
@@ -36,12 +35,8 @@ static struct kvb_stream *new_stream(bool is_republished)
     };
     struct kvb_stream *stream = NULL;
 
-    if (kvb_stream_new(&options, &stream) != KVB_OK) {
-        abort();
-    }
-    if (is_republished && kvb_stream_show(stream, 1) != KVB_OK) {
-        abort();
-    }
+    check(kvb_stream_new(&options, &stream) == KVB_OK);
+    check(!is_republished || kvb_stream_show(stream, 1) == KVB_OK);
     return stream;
 }
 
@@ -54,9 +49,7 @@ static void step(
         .kind = kind, .now_ns = 1000000000, .wall_us = 5, .seq = seq, .batch = batch
     };
 
-    if (kvb_stream_step(stream, &input, &output) != KVB_OK) {
-        abort();
-    }
+    check(kvb_stream_step(stream, &input, &output) == KVB_OK);
     kvb_stream_output_done(&output);
 }
 
@@ -71,9 +64,7 @@ static void put_head(uint8_t head[head_bytes])
     step(stream, KVB_INPUT_UP, 0, NULL);
     kvb_stream_replay_started(stream, 0);
     step(stream, KVB_INPUT_REPLAY, 0, &batch);
-    if (save_stream(stream, &bytes) != KVB_OK) {
-        abort();
-    }
+    check(save_stream(stream, &bytes) == KVB_OK);
     if (memcmp(bytes.data + 12, &(uint32_t){ key_bytes }, 4) != 0) {
         abort(); /* the keys in the head have changed: adapt this target */
     }
@@ -109,18 +100,9 @@ static kvb_status restore(struct kvb_stream *stream, const uint8_t *bytes, size_
     struct kvb_checkpoint_refusal refusal = { .cause = KVB_CHECKPOINT_FLAW_COUNT };
 
     const kvb_status status = kvb_stream_restore(stream, &source, &needs_epoch, &refusal);
-    if (status != KVB_OK &&
-        (status != KVB_BAD_INPUT || refusal.cause >= KVB_CHECKPOINT_FLAW_COUNT)) {
-        abort();
-    }
+    check(
+        status == KVB_OK || (status == KVB_BAD_INPUT && refusal.cause < KVB_CHECKPOINT_FLAW_COUNT));
     return status;
-}
-
-static void must(bool holds)
-{
-    if (!holds) {
-        abort();
-    }
 }
 
 static void replay(
@@ -135,7 +117,7 @@ static void replay(
                                             .fingerprint = fingerprint,
                                             .batch = batch };
 
-    must(kvb_stream_step(stream, &input, &output) == KVB_OK);
+    check(kvb_stream_step(stream, &input, &output) == KVB_OK);
     kvb_stream_output_done(&output);
 }
 
@@ -154,15 +136,15 @@ static void go_on(struct kvb_stream *stream)
     const struct kvb_mirror_counts *counts = kvb_stream_mirror_count(stream);
     uint64_t seq = 0;
 
-    must(kvb_stream_last_seq(stream, &seq));
+    check(kvb_stream_last_seq(stream, &seq));
     const struct kvb_fingerprint newest =
         *kvb_fingerprints_at(&stream->fingerprints, seq % kvb_fingerprints);
     step(stream, KVB_INPUT_UP, 0, NULL);
     kvb_stream_replay_started(stream, 1000000000);
     replay(stream, seq, newest.hash, &empty);
     replay(stream, seq + 1, newest.hash, &batch);
-    must(counts->unrooted == 0 && counts->unplaced == 0 && counts->proven_copies == 0);
-    must(kvb_stream_count(stream)->clears == 0); /* each tier was cleared on its own */
+    check(counts->unrooted == 0 && counts->unplaced == 0 && counts->proven_copies == 0);
+    check(kvb_stream_count(stream)->clears == 0); /* each tier was cleared on its own */
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -185,10 +167,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (restore(one, input.data, head_bytes + size) != KVB_OK) {
         return 0;
     }
-    must(save_stream(one, &first) == KVB_OK);
-    must(restore(other, first.data, first.len) == KVB_OK);
-    must(save_stream(other, &second) == KVB_OK);
-    must(first.len == second.len && memcmp(first.data, second.data, first.len) == 0);
+    check(save_stream(one, &first) == KVB_OK);
+    check(restore(other, first.data, first.len) == KVB_OK);
+    check(save_stream(other, &second) == KVB_OK);
+    check(first.len == second.len && memcmp(first.data, second.data, first.len) == 0);
     go_on(one);
     go_on(other);
     return 0;

@@ -1,5 +1,6 @@
 #include "kvaggregator/config.h"
 #include "kvbridge/config.h"
+#include "target.h"
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -7,8 +8,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* libconfig's scanner loses its buffer when a file ends within a string.
  * NOLINTBEGIN(bugprone-*,cert-*,readability-*) */
@@ -26,13 +25,6 @@ const char *__lsan_default_suppressions(void)
 enum { max_text = 4096 };
 
 static const char value_of_a[] = "first value";
-
-static void check(bool holds)
-{
-    if (!holds) {
-        abort();
-    }
-}
 
 static const char *path_of(const void *text, size_t size)
 {

@@ -4,17 +4,9 @@
 #include "core/own.h"
 #include "engine_same.h"
 #include "fleet/dialects/encode.h"
+#include "target.h"
 
 #include <stdlib.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void check(bool holds)
-{
-    if (!holds) {
-        abort();
-    }
-}
 
 static bool is_within(uint32_t at, uint32_t count, size_t whole)
 {

@@ -1,10 +1,9 @@
 #include "wire/load/engine_page.h"
 
 #include "core/limits.h"
+#include "target.h"
 
 #include <stdlib.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* The values of one page. */
 struct given {
@@ -17,20 +16,18 @@ static void check_sample(const struct kvb_load_sample *sample)
 {
     const struct kvb_load *load = &sample->load;
 
-    if (sample->stats == 0 || sample->stats >> KVB_FIGURE_COUNT != 0 ||
-        !kvb_load_can_be(true, (double)load->gpu_cache_usage_perc) ||
-        !kvb_load_can_be(true, (double)load->gpu_prefix_cache_hit_rate) ||
-        load->kv_active_blocks > load->kv_total_blocks) {
-        abort();
-    }
+    check(
+        sample->stats != 0 && sample->stats >> KVB_FIGURE_COUNT == 0 &&
+        kvb_load_can_be(true, (double)load->gpu_cache_usage_perc) &&
+        kvb_load_can_be(true, (double)load->gpu_prefix_cache_hit_rate) &&
+        load->kv_active_blocks <= load->kv_total_blocks);
 }
 
 static void check_same(const struct kvb_load_sample *a, const struct kvb_load_sample *b)
 {
-    if (!kvb_load_equal(&a->load, &b->load) || a->stats != b->stats || a->has_rank != b->has_rank ||
-        a->dp_rank != b->dp_rank) {
-        abort();
-    }
+    check(
+        kvb_load_equal(&a->load, &b->load) && a->stats == b->stats && a->has_rank == b->has_rank &&
+        a->dp_rank == b->dp_rank);
 }
 
 /* Passes the page on in pieces of this size. */
@@ -69,10 +66,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         kvb_engine_page_new(16, "m", &other) == KVB_OK) {
         read_page(one, (kvb_span){ data, size }, size ? size : 1, &whole);
         read_page(other, (kvb_span){ data, size }, piece, &cut);
-        if (whole.status != cut.status || whole.count != cut.count ||
-            kvb_engine_page_count(one).refused != kvb_engine_page_count(other).refused) {
-            abort();
-        }
+        check(
+            whole.status == cut.status && whole.count == cut.count &&
+            kvb_engine_page_count(one).refused == kvb_engine_page_count(other).refused);
         for (size_t i = 0; i < whole.count; i++) {
             check_same(&whole.samples[i], &cut.samples[i]);
         }

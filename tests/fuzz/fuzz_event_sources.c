@@ -1,5 +1,6 @@
 #include "core/limits.h"
 #include "core/own.h"
+#include "target.h"
 #include "wire/engine/event_sources.h"
 #include "wire/engine/server_info.h"
 #include "wire/json/writer.h"
@@ -7,8 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void write_source(struct kvb_json_writer *json, const struct kvb_event_source *source)
 {
@@ -31,9 +30,7 @@ static kvb_span write_keyed(const struct kvb_event_sources *sources, struct kvb_
         write_source(&json, &sources->sources[i]);
     }
     kvb_json_write_end(&json, '}');
-    if (json.status != KVB_OK) {
-        abort();
-    }
+    check(json.status == KVB_OK);
     return kvb_buf_span(out);
 }
 
@@ -47,15 +44,11 @@ static bool is_same(const struct kvb_event_source *a, const struct kvb_event_sou
 /* Ranks are sorted, each once and within what a worker may have, each with an address. */
 static void check_sources(const struct kvb_event_sources *sources)
 {
-    if (sources->count > kvb_max_ranks) {
-        abort();
-    }
+    check(sources->count <= kvb_max_ranks);
     for (size_t i = 0; i < sources->count; i++) {
         const struct kvb_event_source *source = &sources->sources[i];
         const bool is_sorted = i == 0 || source[-1].dp_rank < source->dp_rank;
-        if (!is_sorted || source->dp_rank >= kvb_max_ranks || source->endpoint[0] == '\0') {
-            abort();
-        }
+        check(is_sorted && source->dp_rank < kvb_max_ranks && source->endpoint[0] != '\0');
     }
 }
 
@@ -70,21 +63,16 @@ static void check_answer(kvb_span json, decoder decode)
 
     sources.count = 0;
     if (decode(json, &sources, &why) != KVB_OK) {
-        if (why.text[0] == '\0' || sources.count != 0) {
-            abort();
-        }
+        check(why.text[0] != '\0' && sources.count == 0);
         return;
     }
     check_sources(&sources);
     kvb_buf_init(&buf, kvb_max_event_sources_bytes);
-    if (kvb_event_sources_decode(write_keyed(&sources, &buf), &again, &why) != KVB_OK ||
-        again.count != sources.count) {
-        abort();
-    }
+    check(
+        kvb_event_sources_decode(write_keyed(&sources, &buf), &again, &why) == KVB_OK &&
+        again.count == sources.count);
     for (size_t i = 0; i < sources.count; i++) {
-        if (!is_same(&sources.sources[i], &again.sources[i])) {
-            abort();
-        }
+        check(is_same(&sources.sources[i], &again.sources[i]));
     }
 }
 

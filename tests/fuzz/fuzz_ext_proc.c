@@ -1,21 +1,13 @@
 #include "core/limits.h"
 #include "core/own.h"
 #include "ext_proc.pb-c.h"
+#include "target.h"
 #include "wire/gateway/messages.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 typedef ExtProc__ProcessingRequest Request; /* the names that protoc-c makes are long */
-
-static void check(bool holds)
-{
-    if (!holds) {
-        abort();
-    }
-}
 
 static void drop_request(Request **request)
 {

@@ -1,11 +1,10 @@
 #include "core/clock.h"
 #include "grpc/session.h"
+#include "target.h"
 #include "wire/query/indexer.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* Two connections of one gate, as a program of operations says, a byte each and their operands:
  *
@@ -60,19 +59,12 @@ struct world {
     const uint8_t *data, *end;
 };
 
-static void must(bool is_true)
-{
-    if (!is_true) {
-        abort();
-    }
-}
-
 /* Once for each stream.  Those that only raw bytes have are too many to note. */
 static void note_once(bool noted[max_stream], int32_t stream)
 {
-    must(stream > 0);
+    check(stream > 0);
     if (stream < max_stream) {
-        must(!noted[stream]);
+        check(!noted[stream]);
         noted[stream] = true;
     }
 }
@@ -82,12 +74,12 @@ static void note_once(bool noted[max_stream], int32_t stream)
 static enum kvb_grpc_status
 take_message(kvb_span message, struct kvb_query *query, uint64_t deadline_ns, uint64_t now_ns)
 {
-    must(deadline_ns > now_ns);
-    must(message.len <= max_message);
+    check(deadline_ns > now_ns);
+    check(message.len <= max_message);
     if (kvb_indexer_request_decode(message, query, NULL) != KVB_OK) {
         return KVB_GRPC_INVALID_ARGUMENT;
     }
-    must(query->count > 0 && query->count * 8 <= message.len);
+    check(query->count > 0 && query->count * 8 <= message.len);
     return KVB_GRPC_LATER;
 }
 
@@ -99,13 +91,13 @@ static enum kvb_grpc_status on_request(
     struct connection *connection = from;
     struct kvb_query query = { 0 };
 
-    must(method == 0);
-    must(world->gate.under_way <= max_under_way);
+    check(method == 0);
+    check(world->gate.under_way <= max_under_way);
     note_once(connection->was_taken, stream);
     const enum kvb_grpc_status status = take_message(message, &query, deadline_ns, world->now_ns);
     kvb_query_done(&query);
     if (status == KVB_GRPC_LATER) {
-        must(world->waiting_count < max_under_way);
+        check(world->waiting_count < max_under_way);
         world->waiting[world->waiting_count++] =
             (struct waiting){ .connection = connection, .stream = stream };
     }
@@ -135,7 +127,7 @@ static void on_status(void *context, enum kvb_grpc_status status)
     for (size_t i = 0; i < sizeof may_be / sizeof may_be[0]; i++) {
         is_known = is_known || may_be[i] == (int)status;
     }
-    must(is_known);
+    check(is_known);
     world->status_count++;
 }
 
@@ -148,11 +140,11 @@ static void check_frame(struct connection *connection, const uint8_t *frame, siz
     const uint32_t stream = (uint32_t)(frame[5] & 0x7f) << 24 | (uint32_t)frame[6] << 16 |
                             (uint32_t)frame[7] << 8 | frame[8];
 
-    must(len <= (16 << 10));
+    check(len <= (16 << 10));
     if (frame[3] != type_data && frame[3] != type_headers) {
         return;
     }
-    must(stream > 0 && (stream >= max_stream || !connection->is_ended[stream]));
+    check(stream > 0 && (stream >= max_stream || !connection->is_ended[stream]));
     if (frame[4] & flag_end_stream) {
         note_once(connection->is_ended, (int32_t)stream);
     }
@@ -170,20 +162,20 @@ static void send_out(struct world *world, struct connection *connection)
     while (at + frame_head <= out->len) {
         const size_t len =
             (size_t)out->data[at] << 16 | (size_t)out->data[at + 1] << 8 | out->data[at + 2];
-        must(at + frame_head + len <= out->len); /* whole frames */
+        check(at + frame_head + len <= out->len); /* whole frames */
         check_frame(connection, out->data + at, len);
         at += frame_head + len;
     }
-    must(at == out->len);
+    check(at == out->len);
 }
 
 static void check_ceilings(const struct world *world)
 {
-    must(world->gate.under_way == world->waiting_count);
-    must(world->gate.under_way <= max_under_way);
-    must(world->gate.held_bytes <= max_held);
+    check(world->gate.under_way == world->waiting_count);
+    check(world->gate.under_way <= max_under_way);
+    check(world->gate.held_bytes <= max_held);
     for (size_t i = 0; i < connections; i++) {
-        must(kvb_grpc_session_streams(world->connections[i].session) <= kvb_grpc_max_streams);
+        check(kvb_grpc_session_streams(world->connections[i].session) <= kvb_grpc_max_streams);
     }
 }
 
@@ -258,7 +250,7 @@ static void answer_one(struct world *world, uint8_t which, uint8_t status, uint8
         kvb_grpc_session_answer(
             waiting.connection->session, waiting.stream, statuses[status % 4],
             (kvb_span){ message, len }, world->now_ns);
-        must(world->status_count == before + 1);
+        check(world->status_count == before + 1);
     }
 }
 
@@ -266,10 +258,9 @@ static void open_connection(struct world *world, struct connection *connection)
 {
     *connection = (struct connection){ .world = world };
     kvb_buf_init(&connection->out, out_bytes);
-    if (kvb_grpc_session_new(&world->gate, connection, world->now_ns, &connection->session) !=
-        KVB_OK) {
-        abort();
-    }
+    check(
+        kvb_grpc_session_new(&world->gate, connection, world->now_ns, &connection->session) ==
+        KVB_OK);
 }
 
 static void close_connection(struct world *world, struct connection *connection)
@@ -277,7 +268,7 @@ static void close_connection(struct world *world, struct connection *connection)
     send_out(world, connection);
     kvb_grpc_session_free(connection->session);
     for (size_t i = 0; i < world->waiting_count; i++) {
-        must(world->waiting[i].connection != connection || world->waiting[i].is_gone);
+        check(world->waiting[i].connection != connection || world->waiting[i].is_gone);
     }
     kvb_buf_done(&connection->out);
 }
@@ -395,7 +386,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct world *world = calloc(1, sizeof *world);
 
-    must(world != NULL);
+    check(world != NULL);
     world->gate = (struct kvb_grpc_gate){ .methods = methods,
                                           .method_count = 1,
                                           .max_streams = kvb_grpc_max_streams,
@@ -420,7 +411,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (size_t i = 0; i < connections; i++) {
         close_connection(world, &world->connections[i]);
     }
-    must(world->gate.held_bytes == 0);
+    check(world->gate.held_bytes == 0);
     free(world);
     return 0;
 }

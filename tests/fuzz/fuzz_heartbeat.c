@@ -1,11 +1,10 @@
 #include "core/own.h"
 #include "core/utf8.h"
+#include "target.h"
 #include "wire/router/heartbeat.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { max_json_bytes = 64 << 10 };
 
@@ -49,15 +48,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     }
     kvb_buf_init(&buf, max_json_bytes);
-    if (!are_settled(&beat.facts) || kvb_heartbeat_encode(&beat, &buf) != KVB_OK ||
-        kvb_heartbeat_decode(kvb_buf_span(&buf), &again) != KVB_OK || !is_same(&beat, &again)) {
-        abort();
-    }
+    check(
+        are_settled(&beat.facts) && kvb_heartbeat_encode(&beat, &buf) == KVB_OK &&
+        kvb_heartbeat_decode(kvb_buf_span(&buf), &again) == KVB_OK && is_same(&beat, &again));
     kvb_buf_reset(&buf);
     struct kvb_json_writer json = kvb_json_writer_of(&buf);
     kvb_heartbeat_json_write(&beat, &json);
-    if (json.status != KVB_OK) {
-        abort();
-    }
+    check(json.status == KVB_OK);
     return 0;
 }

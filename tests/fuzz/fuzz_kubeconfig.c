@@ -1,9 +1,8 @@
 #include "pods/kubeconfig.h"
+#include "target.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static bool is_whole(const struct kvb_kubeconfig_pem *pem)
 {
@@ -18,14 +17,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const kvb_status status = kvb_kubeconfig_decode((kvb_span){ data, size }, &config, &why);
     const bool is_as_before = strcmp(config.server, "as before") == 0 && config.token == NULL;
 
-    if (status != KVB_OK && (!is_as_before || why.text[0] == '\0')) {
-        abort();
-    }
-    if (status == KVB_OK &&
-        (config.server[0] == '\0' || config.token == NULL || !is_whole(&config.authority) ||
-         !is_whole(&config.certificate) || !is_whole(&config.key))) {
-        abort();
-    }
+    check(status == KVB_OK || (is_as_before && why.text[0] != '\0'));
+    check(
+        status != KVB_OK ||
+        (config.server[0] != '\0' && config.token != NULL && is_whole(&config.authority) &&
+         is_whole(&config.certificate) && is_whole(&config.key)));
     kvb_kubeconfig_done(&config);
     return 0;
 }

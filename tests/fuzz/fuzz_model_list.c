@@ -1,12 +1,11 @@
 #include "core/limits.h"
 #include "core/own.h"
+#include "target.h"
 #include "wire/engine/model_list.h"
 #include "wire/json/writer.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static const char model[] = "m";
 
@@ -37,9 +36,7 @@ static kvb_span write_list(const struct kvb_served_names *names, struct kvb_buf 
     }
     kvb_json_write_end(&json, ']');
     kvb_json_write_end(&json, '}');
-    if (json.status != KVB_OK) {
-        abort();
-    }
+    check(json.status == KVB_OK);
     return kvb_buf_span(out);
 }
 
@@ -54,20 +51,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     enum kvb_served_kind kind = KVB_SERVED_NAME;
 
     if (kvb_model_list_decode((kvb_span){ data, size }, model, &names, &why) != KVB_OK) {
-        if (why.text[0] == '\0' || names.is_listed || names.count > 0) {
-            abort();
-        }
+        check(why.text[0] != '\0' && !names.is_listed && names.count == 0);
         return 0;
     }
     kvb_buf_init(&buf, kvb_max_model_list_bytes);
-    if (!names.is_listed || names.count > kvb_max_served_names ||
-        kvb_served_names_find(&names, kvb_span_of(model), &kind) ||
-        kvb_model_list_decode(write_list(&names, &buf), model, &again, &why) != KVB_OK) {
-        abort();
-    }
+    check(
+        names.is_listed && names.count <= kvb_max_served_names &&
+        !kvb_served_names_find(&names, kvb_span_of(model), &kind) &&
+        kvb_model_list_decode(write_list(&names, &buf), model, &again, &why) == KVB_OK);
     again.left_out = names.left_out; /* what there was no room for is not written */
-    if (!kvb_served_names_are_same(&names, &again)) {
-        abort();
-    }
+    check(kvb_served_names_are_same(&names, &again));
     return 0;
 }

@@ -1,19 +1,11 @@
 #include "bus/nkey.h"
+#include "target.h"
 
 #include <ctype.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void check(bool holds)
-{
-    if (!holds) {
-        abort();
-    }
-}
 
 static void check_public(const char *text)
 {

@@ -2,11 +2,10 @@
 #include "pods/splitter.h"
 #include "pods/table.h"
 #include "pods/watch.h"
+#include "target.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* An answer of the API server, taken in parts of so many bytes. */
 struct answer {
@@ -24,10 +23,9 @@ static void check_pod(const struct kvb_pod *pod)
     const bool is_complete = pod->ip[0] != '\0' && pod->model[0] != '\0' && pod->events_port > 0 &&
                              pod->events_port + pod->ranks - 1 <= UINT16_MAX;
 
-    if (pod->uid[0] == '\0' || pod->facts.pod[0] == '\0' ||
-        (pod->state == KVB_POD_TAKEN && !is_complete) || pod->ranks == 0) {
-        abort();
-    }
+    check(
+        pod->uid[0] != '\0' && pod->facts.pod[0] != '\0' &&
+        (pod->state != KVB_POD_TAKEN || is_complete) && pod->ranks != 0);
 }
 
 static void note_bytes(struct answer *answer, kvb_span bytes)
@@ -65,9 +63,7 @@ static kvb_status take_object(void *context, kvb_span object)
                 : kvb_pod_line_decode(object, answer->rules, &line, &refusal, &why);
     if (status != KVB_OK) {
         answer->refused++;
-        if (why.text[0] == '\0' || refusal == KVB_POD_REFUSAL_COUNT) {
-            abort();
-        }
+        check(why.text[0] != '\0' && refusal != KVB_POD_REFUSAL_COUNT);
         return KVB_OK;
     }
     if (!is_list) {
@@ -102,9 +98,7 @@ static void take_answer(struct answer *answer, kvb_span bytes, size_t part)
                 &answer->watch, page.next[0] ? KVB_WATCH_PAGE : KVB_WATCH_LISTED, &page, 0, 1);
         }
     }
-    if (kvb_pods_settle(&answer->pods) != KVB_OK) {
-        abort();
-    }
+    check(kvb_pods_settle(&answer->pods) == KVB_OK);
 }
 
 static void check_table(const struct kvb_pods *pods)
@@ -113,9 +107,7 @@ static void check_table(const struct kvb_pods *pods)
         for (size_t j = i + 1; j < pods->count; j++) {
             const bool are_taken =
                 pods->pods[i]->verdict == KVB_POD_TAKEN && pods->pods[j]->verdict == KVB_POD_TAKEN;
-            if (are_taken && pods->pods[i]->id == pods->pods[j]->id) {
-                abort();
-            }
+            check(!are_taken || pods->pods[i]->id != pods->pods[j]->id);
         }
     }
 }
@@ -147,10 +139,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const kvb_span bytes = { data + 2, size - 2 };
     take_answer(&whole, bytes, size);
     take_answer(&cut, bytes, (size_t)data[1] + 1);
-    if (whole.objects != cut.objects || whole.refused != cut.refused || whole.hash != cut.hash ||
-        whole.pods.count != cut.pods.count || whole.watch.state != cut.watch.state) {
-        abort();
-    }
+    check(
+        whole.objects == cut.objects && whole.refused == cut.refused && whole.hash == cut.hash &&
+        whole.pods.count == cut.pods.count && whole.watch.state == cut.watch.state);
     check_table(&whole.pods);
     kvb_pods_done(&whole.pods);
     kvb_pods_done(&cut.pods);

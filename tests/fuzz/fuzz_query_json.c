@@ -3,14 +3,13 @@
 
 #include "core/buf.h"
 #include "core/own.h"
+#include "target.h"
 
 #include <inttypes.h>
 #include <json-c/json.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void drop_object(struct json_object **object)
 {
@@ -19,9 +18,7 @@ static void drop_object(struct json_object **object)
 
 static void add(struct json_object *object, const char *name, struct json_object *value)
 {
-    if (!object || json_object_object_add(object, name, value) != 0) {
-        abort();
-    }
+    check(object && json_object_object_add(object, name, value) == 0);
 }
 
 /* The list with hashes as strings, a form that few inputs have. */
@@ -38,9 +35,7 @@ static struct json_object *list_of(const struct kvb_query *query)
             (void)snprintf(digits, sizeof digits, "%" PRIu64, query->hashes[i]);
             item = json_object_new_string(digits);
         }
-        if (json_object_array_add(list, item) != 0) {
-            abort();
-        }
+        check(json_object_array_add(list, item) == 0);
     }
     return list;
 }
@@ -61,9 +56,7 @@ static void add_selection(struct json_object *object, const struct kvb_selection
     add(object, "dry_run", json_object_new_boolean(selection->is_dry_run));
     struct json_object *ids = selection->worker_id_count > 0 ? json_object_new_array() : NULL;
     for (size_t i = 0; i < selection->worker_id_count; i++) {
-        if (json_object_array_add(ids, json_object_new_uint64(selection->worker_ids[i])) != 0) {
-            abort();
-        }
+        check(json_object_array_add(ids, json_object_new_uint64(selection->worker_ids[i])) == 0);
     }
     add(object, "candidates", ids);
 }
@@ -111,10 +104,9 @@ static size_t prompt_at(kvb_span members)
 
     do {
         at = (size_t)(scan.at - members.data);
-        if (kvb_json_string(&scan, &key) != KVB_OK || kvb_json_expect(&scan, ':') != KVB_OK ||
-            kvb_json_skip(&scan, &budget) != KVB_OK) {
-            abort();
-        }
+        check(
+            kvb_json_string(&scan, &key) == KVB_OK && kvb_json_expect(&scan, ':') == KVB_OK &&
+            kvb_json_skip(&scan, &budget) == KVB_OK);
     } while (kvb_json_take(&scan, ','));
     return at;
 }
@@ -135,18 +127,16 @@ write_query(const struct kvb_query *query, struct json_object *object, struct kv
     }
     if (is_prompt) {
         from = prompt_at((kvb_span){ (const uint8_t *)text->members, text->bytes });
-        if (kvb_buf_append(out, text->members, from) != KVB_OK ||
-            kvb_buf_append_text(out, "\"text\":") != KVB_OK) {
-            abort();
-        }
+        check(
+            kvb_buf_append(out, text->members, from) == KVB_OK &&
+            kvb_buf_append_text(out, "\"text\":") == KVB_OK);
         from += sizeof "\"prompt\":" - 1;
     }
-    if (kvb_buf_append(out, text->members ? text->members + from : "", text->bytes - from) !=
-            KVB_OK ||
-        kvb_buf_append_text(out, text->members ? "," : "") != KVB_OK ||
-        kvb_buf_append(out, rest + 1, len - 1) != KVB_OK) {
-        abort();
+    if (text->members) {
+        check(kvb_buf_append(out, text->members + from, text->bytes - from) == KVB_OK);
+        check(kvb_buf_append_text(out, ",") == KVB_OK);
     }
+    check(kvb_buf_append(out, rest + 1, len - 1) == KVB_OK);
 }
 
 static bool is_same_text(const struct kvb_query *a, const struct kvb_query *b)
@@ -188,16 +178,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct kvb_detail detail = { "" };
 
     if (kvb_query_json_decode((kvb_span){ data, size }, &query, &detail) != KVB_OK) {
-        if (detail.text[0] == '\0' || query.tokens || query.hashes || query.text.members) {
-            abort();
-        }
+        check(detail.text[0] != '\0' && !query.tokens && !query.hashes && !query.text.members);
         return 0;
     }
     object = object_of(&query);
     write_query(&query, object, &json);
-    if (kvb_query_json_decode(kvb_buf_span(&json), &again, &detail) != KVB_OK ||
-        !is_same(&query, &again)) {
-        abort();
-    }
+    check(
+        kvb_query_json_decode(kvb_buf_span(&json), &again, &detail) == KVB_OK &&
+        is_same(&query, &again));
     return 0;
 }

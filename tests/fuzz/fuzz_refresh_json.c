@@ -1,10 +1,9 @@
 #include "core/limits.h"
+#include "target.h"
 #include "wire/query/refresh.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static kvb_span write(const struct kvb_refresh_request *request, char *out, size_t room)
 {
@@ -29,17 +28,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     char text[128];
 
     if (kvb_refresh_json_decode((kvb_span){ data, size }, &request, &why) != KVB_OK) {
-        if (why.text[0] == '\0') {
-            abort();
-        }
+        check(why.text[0] != '\0');
         return 0;
     }
-    if (size > kvb_max_refresh_request_bytes || (request.has_rank && !request.has_worker_id) ||
-        kvb_refresh_json_decode(write(&request, text, sizeof text), &again, &why) != KVB_OK ||
-        again.has_worker_id != request.has_worker_id || again.has_rank != request.has_rank ||
-        (request.has_worker_id && again.worker_id != request.worker_id) ||
-        (request.has_rank && again.dp_rank != request.dp_rank)) {
-        abort();
-    }
+    check(
+        size <= kvb_max_refresh_request_bytes && (!request.has_rank || request.has_worker_id) &&
+        kvb_refresh_json_decode(write(&request, text, sizeof text), &again, &why) == KVB_OK &&
+        again.has_worker_id == request.has_worker_id && again.has_rank == request.has_rank &&
+        (!request.has_worker_id || again.worker_id == request.worker_id) &&
+        (!request.has_rank || again.dp_rank == request.dp_rank));
     return 0;
 }

@@ -1,13 +1,12 @@
 #include "core/limits.h"
 #include "core/own.h"
+#include "target.h"
 #include "wire/json/writer.h"
 #include "wire/query/registration.h"
 #include "wire/router/heartbeat.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* The registration in the form that one of the two kinds of senders uses. */
 static kvb_span write(const struct kvb_registration *who, struct kvb_buf *out)
@@ -32,9 +31,7 @@ static kvb_span write(const struct kvb_registration *who, struct kvb_buf *out)
         kvb_json_write_pair_u64(&json, "dp_rank", who->dp_rank);
     }
     kvb_json_write_end(&json, '}');
-    if (json.status != KVB_OK) {
-        abort();
-    }
+    check(json.status == KVB_OK);
     return kvb_buf_span(out);
 }
 
@@ -55,9 +52,7 @@ static void check_farewell(kvb_span json)
     struct kvb_detail why = { "" };
     const kvb_status status = kvb_unregister_json_decode(json, &who, &why);
 
-    if (status == KVB_OK ? !who.has_worker_id : why.text[0] == '\0') {
-        abort();
-    }
+    check(status == KVB_OK ? who.has_worker_id : why.text[0] != '\0');
 }
 
 /* An accepted registration is written and reads as the same, and its numbers are in the bridge's
@@ -72,19 +67,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
     check_farewell(json);
     if (kvb_register_json_decode(json, &who, &why) != KVB_OK) {
-        if (why.text[0] == '\0' || who.endpoint[0] != '\0') {
-            abort();
-        }
+        check(why.text[0] != '\0' && who.endpoint[0] == '\0');
         return 0;
     }
-    if (who.worker_id > INT64_MAX || who.dp_rank >= kvb_max_ranks || who.block_size == 0 ||
-        who.endpoint[0] == '\0' || who.model[0] == '\0') {
-        abort();
-    }
+    check(
+        who.worker_id <= INT64_MAX && who.dp_rank < kvb_max_ranks && who.block_size != 0 &&
+        who.endpoint[0] != '\0' && who.model[0] != '\0');
     kvb_buf_init(&buf, kvb_max_register_bytes);
-    if (kvb_register_json_decode(write(&who, &buf), &again, &why) != KVB_OK ||
-        !is_same(&who, &again)) {
-        abort();
-    }
+    check(
+        kvb_register_json_decode(write(&who, &buf), &again, &why) == KVB_OK &&
+        is_same(&who, &again));
     return 0;
 }

@@ -1,15 +1,7 @@
 #include "ingest/zmq/frames.h"
+#include "target.h"
 
 #include <stdlib.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void check(bool holds)
-{
-    if (!holds) {
-        abort();
-    }
-}
 
 /* [length, bytes...] a frame, until the bytes end. */
 static struct kvb_frames frames_of(const uint8_t *data, size_t size)

@@ -3,23 +3,18 @@
 #include "core/limits.h"
 #include "core/own.h"
 #include "router_same.h"
+#include "target.h"
 #include "wire/query/prompt.h"
 
 #include <json-c/json.h>
 #include <stdlib.h>
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 static void json_c_must_accept(const uint8_t *data, size_t size)
 {
     struct json_tokener *tokener = json_tokener_new();
-    if (!tokener) {
-        abort();
-    }
+    check(tokener);
     struct json_object *root = json_tokener_parse_ex(tokener, (const char *)data, (int)size);
-    if (!root || json_tokener_get_error(tokener) != json_tokener_success) {
-        abort();
-    }
+    check(root && json_tokener_get_error(tokener) == json_tokener_success);
     (void)json_object_put(root);
     json_tokener_free(tokener);
 }
@@ -45,19 +40,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     KVB_OWN(kvb_buf_done) struct kvb_buf text = { 0 };
 
     if (kvb_router_json_decode((kvb_span){ data, size }, &batch) != KVB_OK) {
-        if (batch.event_count != 0 || batch.block_count != 0) {
-            abort();
-        }
+        check(batch.event_count == 0 && batch.block_count == 0);
         check_prompt(data, size);
         return 0;
     }
     json_c_must_accept(data, size);
     kvb_buf_init(&text, kvb_max_payload_bytes);
-    if (kvb_router_json_encode(&batch, 0, &text) != KVB_OK ||
-        kvb_router_json_decode(kvb_buf_span(&text), &again) != KVB_OK ||
-        !is_same_batch(&batch, &again)) {
-        abort();
-    }
+    check(
+        kvb_router_json_encode(&batch, 0, &text) == KVB_OK &&
+        kvb_router_json_decode(kvb_buf_span(&text), &again) == KVB_OK &&
+        is_same_batch(&batch, &again));
     json_c_must_accept(text.data, text.len);
     return 0;
 }

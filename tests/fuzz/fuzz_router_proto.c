@@ -4,11 +4,10 @@
 #include "core/own.h"
 #include "kvbridge.pb-c.h"
 #include "router_same.h"
+#include "target.h"
 #include "wire/protobuf/message.h"
 
 #include <stdlib.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* True: protobuf-c reads these bytes, and writes what it read as the same bytes. */
 static bool is_as_protobuf_c_writes(kvb_span bytes)
@@ -33,16 +32,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     KVB_OWN(kvb_buf_done) struct kvb_buf bytes = { 0 };
 
     if (kvb_router_proto_decode((kvb_span){ data, size }, &batch) != KVB_OK) {
-        if (batch.event_count != 0 || batch.block_count != 0) {
-            abort();
-        }
+        check(batch.event_count == 0 && batch.block_count == 0);
         return 0;
     }
     kvb_buf_init(&bytes, kvb_max_payload_bytes);
-    if (kvb_router_proto_encode(&batch, 0, batch.event_count, &bytes) != KVB_OK ||
-        kvb_router_payload_decode(kvb_buf_span(&bytes), &again) != KVB_OK ||
-        !is_as_protobuf_c_writes(kvb_buf_span(&bytes)) || !is_same_batch(&batch, &again)) {
-        abort();
-    }
+    check(
+        kvb_router_proto_encode(&batch, 0, batch.event_count, &bytes) == KVB_OK &&
+        kvb_router_payload_decode(kvb_buf_span(&bytes), &again) == KVB_OK &&
+        is_as_protobuf_c_writes(kvb_buf_span(&bytes)) && is_same_batch(&batch, &again));
     return 0;
 }

@@ -1,18 +1,10 @@
 #include "bus/server_url.h"
+#include "target.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void check(bool holds)
-{
-    if (!holds) {
-        abort();
-    }
-}
 
 static bool can_be_sent(const char *text)
 {

@@ -4,10 +4,9 @@
 #include "core/limits.h"
 #include "core/own.h"
 #include "router_same.h"
+#include "target.h"
 
 #include <stdlib.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void check_request(kvb_span bytes)
 {
@@ -19,11 +18,10 @@ static void check_request(kvb_span bytes)
         return;
     }
     kvb_buf_init(&out, kvb_max_nats_payload_bytes);
-    if (kvb_sync_request_encode(&request, &out) != KVB_OK ||
-        kvb_sync_request_decode(kvb_buf_span(&out), &again) != KVB_OK ||
-        !is_same_request(&request, &again)) {
-        abort();
-    }
+    check(
+        kvb_sync_request_encode(&request, &out) == KVB_OK &&
+        kvb_sync_request_decode(kvb_buf_span(&out), &again) == KVB_OK &&
+        is_same_request(&request, &again));
 }
 
 static void check_reply(kvb_span bytes)
@@ -38,11 +36,10 @@ static void check_reply(kvb_span bytes)
         return;
     }
     kvb_buf_init(&out, kvb_max_nats_payload_bytes);
-    if (kvb_sync_reply_encode(&reply, &out) != KVB_OK ||
-        kvb_sync_reply_decode(kvb_buf_span(&out), &more, &again) != KVB_OK ||
-        !is_same_reply(&reply, &again) || !is_same_batch(&parts.events, &more.events)) {
-        abort();
-    }
+    check(
+        kvb_sync_reply_encode(&reply, &out) == KVB_OK &&
+        kvb_sync_reply_decode(kvb_buf_span(&out), &more, &again) == KVB_OK &&
+        is_same_reply(&reply, &again) && is_same_batch(&parts.events, &more.events));
 }
 
 /* What our decoders accept is encoded, and decodes to the same. */

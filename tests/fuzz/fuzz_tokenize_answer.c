@@ -2,11 +2,10 @@
 
 #include "core/buf.h"
 #include "core/own.h"
+#include "target.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void drop_tokens(uint32_t **tokens)
 {
@@ -25,9 +24,7 @@ static void write_answer(const uint32_t *tokens, size_t count, struct kvb_buf *o
     kvb_json_write_end(&json, ']');
     kvb_json_write_pair_u64(&json, "count", count);
     kvb_json_write_end(&json, '}');
-    if (json.status != KVB_OK) {
-        abort();
-    }
+    check(json.status == KVB_OK);
 }
 
 /* Whatever is accepted has tokens, and is read as the same when it is written down. */
@@ -40,17 +37,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     size_t again_count = 0;
 
     if (kvb_tokenize_answer_decode((kvb_span){ data, size }, &tokens, &count) != KVB_OK) {
-        if (tokens) {
-            abort();
-        }
+        check(!tokens);
         return 0;
     }
     kvb_buf_init(&out, 64 << 20);
     write_answer(tokens, count, &out);
-    if (count == 0 ||
-        kvb_tokenize_answer_decode(kvb_buf_span(&out), &again, &again_count) != KVB_OK ||
-        again_count != count || memcmp(tokens, again, count * sizeof *tokens) != 0) {
-        abort();
-    }
+    check(
+        count != 0 &&
+        kvb_tokenize_answer_decode(kvb_buf_span(&out), &again, &again_count) == KVB_OK &&
+        again_count == count && memcmp(tokens, again, count * sizeof *tokens) == 0);
     return 0;
 }

@@ -1,10 +1,9 @@
 #include "core/limits.h"
+#include "target.h"
 #include "wire/gateway/usage.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static bool is_blank(uint8_t c)
 {
@@ -66,9 +65,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         kvb_usage_feed(&finder, (kvb_span){ data + at, left < step ? left : step });
     }
     const bool has_found = kvb_usage_cached_tokens(&finder, &found);
-    if (has_found != find_slowly(data + 1, size - 1, &expected) ||
-        (has_found && found != expected)) {
-        abort();
-    }
+    check(
+        has_found == find_slowly(data + 1, size - 1, &expected) &&
+        (!has_found || found == expected));
     return 0;
 }

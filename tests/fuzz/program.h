@@ -1,10 +1,7 @@
 #pragma once
 
 #include "core/span.h"
-
-#include <stdlib.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "target.h"
 
 /* libconfig's scanner loses its buffer when a file ends within a string.
  * NOLINTBEGIN(bugprone-*,cert-*,readability-*) */
@@ -22,13 +19,6 @@ static struct program {
     const uint8_t *data;
     size_t size, at, operations;
 } program;
-
-static inline void need(bool holds)
-{
-    if (!holds) {
-        abort();
-    }
-}
 
 static inline uint8_t next_byte(void)
 {

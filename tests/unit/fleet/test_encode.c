@@ -1,4 +1,3 @@
-#include "fail_alloc.h"
 #include "kvb_test.h"
 
 #include "../../fuzz/engine_same.h"
@@ -496,68 +495,11 @@ static void a_sparse_window_is_written_as_such(void **state)
     kvb_event_batch_done(&again);
 }
 
-/* ---- Ceilings and failing allocations ---- */
-
-static void a_failed_write_leaves_the_buffer_as_it_was(void **state)
-{
-    (void)state;
-    struct rng rng = { 7 };
-    struct kvb_event_batch batch = { 0 };
-    struct kvb_buf whole;
-
-    random_batch(&rng, &batch);
-    while (batch.event_count < 3) {
-        random_batch(&rng, &batch);
-    }
-    kvb_buf_init(&whole, kvb_max_payload_bytes);
-    assert_ok(kvb_engine_batch_encode(&batch, KVB_DIALECT_VLLM_0_31, &whole));
-    for (size_t ceiling = 4; ceiling < 4 + whole.len; ceiling++) {
-        struct kvb_buf bytes;
-        kvb_buf_init(&bytes, ceiling);
-        assert_ok(kvb_buf_append_text(&bytes, "head"));
-        assert_int_equal(
-            kvb_engine_batch_encode(&batch, KVB_DIALECT_VLLM_0_31, &bytes), KVB_TOO_LARGE);
-        assert_int_equal(bytes.len, 4);
-        kvb_buf_done(&bytes);
-    }
-    kvb_buf_done(&whole);
-    kvb_event_batch_done(&batch);
-}
-
-static void survives_every_allocation_failing(void **state)
-{
-    (void)state;
-    struct rng rng = { 9 };
-    struct kvb_event_batch batch = { 0 };
-    kvb_status status = KVB_NO_MEMORY;
-    long failures = 0;
-
-    do {
-        random_batch(&rng, &batch);
-    } while (batch.event_count < 100);
-    for (long n = 0; status == KVB_NO_MEMORY; n++) {
-        struct kvb_buf bytes;
-        kvb_buf_init(&bytes, kvb_max_payload_bytes);
-        fail_alloc_after(n);
-        status = kvb_engine_batch_encode(&batch, KVB_DIALECT_VLLM_0_22, &bytes);
-        fail_alloc_after(-1);
-        assert_true(status == KVB_OK || bytes.len == 0);
-        failures += status == KVB_NO_MEMORY;
-        kvb_buf_done(&bytes);
-        assert_true(n < 50);
-    }
-    assert_ok(status);
-    assert_true(failures > 5); /* several allocations have been made to fail */
-    kvb_event_batch_done(&batch);
-}
-
 SUITE(encode)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_batch_written_in_any_dialect_is_read_back),
         cmocka_unit_test(a_sparse_window_is_written_as_such),
-        cmocka_unit_test(a_failed_write_leaves_the_buffer_as_it_was),
-        cmocka_unit_test(survives_every_allocation_failing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
