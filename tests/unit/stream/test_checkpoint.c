@@ -36,60 +36,7 @@ static void begin_restored(struct stream_world *world)
     kvb_buf_done(&bytes);
 }
 
-/* The engine proves batches 3 and 4, and sends the following batches up to last_seq. */
-static void prove(struct stream_world *world, uint64_t last_seq)
-{
-    give(world, KVB_INPUT_UP);
-    assert_int_equal(start_wanted_replay(world), 3);
-    for (uint64_t seq = 3; seq <= last_seq; seq++) {
-        replayed(world, seq, first_incarnation, (uint32_t)seq + 1);
-    }
-    end_replay(world, first_incarnation);
-}
-
 /* ---- What is restored ---- */
-
-static void a_restored_list_is_not_exact_until_the_engine_proves_it(void **state)
-{
-    (void)state;
-    struct stream_world world;
-
-    begin_restored(&world);
-    assert_state(&world, KVB_STREAM_DOWN, KVB_REASON_CONNECTING);
-    give(&world, KVB_INPUT_UP);
-    assert_state(&world, KVB_STREAM_DOWN, KVB_REASON_CONNECTING);
-    pass_ms(&world, 500);
-    assert_state(&world, KVB_STREAM_DOWN, KVB_REASON_CONNECTING);
-    assert_int_equal(start_wanted_replay(&world), 3);
-    replayed(&world, 3, first_incarnation, 4);
-    replayed(&world, 4, first_incarnation, 5);
-    assert_state(&world, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING);
-    end_replay(&world, first_incarnation);
-    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    assert_int_equal(world.held_count, 5);
-    stream_world_end(&world);
-}
-
-static void a_restored_stream_continues_in_the_same_epoch_with_the_next_id(void **state)
-{
-    (void)state;
-    struct stream_world world;
-    struct kvb_heartbeat before;
-    struct kvb_heartbeat after;
-    struct kvb_buf bytes;
-
-    begin_exact(&world, 5);
-    kvb_stream_heartbeat(world.stream, &before);
-    save_whole(world.stream, &bytes);
-    assert_false(restart_from(&world, &bytes));
-    prove(&world, 5);
-    kvb_stream_heartbeat(world.stream, &after);
-    assert_memory_equal(before.epoch.bytes, after.epoch.bytes, sizeof before.epoch.bytes);
-    assert_int_equal(after.last_id, before.last_id + 1);
-    assert_true(router_holds(&world, root(6)));
-    kvb_buf_done(&bytes);
-    stream_world_end(&world);
-}
 
 /* EAGLE pairs and objects of a store: without these facts routers would misread the stream
  * meanwhile. */
@@ -130,80 +77,6 @@ static void a_restart_meanwhile_clears_the_list_in_a_new_epoch(void **state)
     assert_int_equal(world.held_count, 0);
     kvb_stream_heartbeat(world.stream, &beat);
     assert_true(beat.epoch_first_id > 1 << 24); /* above all ids that may have been published */
-    stream_world_end(&world);
-}
-
-static void an_engine_without_the_last_batch_clears_the_list(void **state)
-{
-    (void)state;
-    struct stream_world world;
-
-    begin_restored(&world);
-    give(&world, KVB_INPUT_UP);
-    assert_int_equal(start_wanted_replay(&world), 3);
-    replayed(&world, 9, first_incarnation, 10);
-    assert_true(world.saw_cleared);
-    end_replay(&world, first_incarnation);
-    live(&world, 9, first_incarnation, 10);
-    assert_int_equal(world.held_count, 1);
-    assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_GONE);
-    stream_world_end(&world);
-}
-
-static void an_engine_that_answers_only_end_clears_the_list(void **state)
-{
-    (void)state;
-    struct stream_world world;
-
-    begin_restored(&world);
-    give(&world, KVB_INPUT_UP);
-    (void)start_wanted_replay(&world);
-    give(&world, KVB_INPUT_REPLAY_END);
-    assert_true(world.saw_cleared);
-    assert_int_equal(world.held_count, 0);
-    stream_world_end(&world);
-}
-
-/* The socket may deliver a batch before its monitor reports the connection. */
-static void no_live_batch_is_applied_to_an_unproven_list(void **state)
-{
-    (void)state;
-    struct stream_world world;
-
-    begin_restored(&world);
-    live(&world, 5, second_incarnation, 60);
-    assert_int_equal(world.output.events.event_count, 0);
-    prove(&world, 4);
-    assert_int_equal(world.held_count, 5);
-    stream_world_end(&world);
-}
-
-static void a_known_batch_is_still_distinguished_from_another_of_its_number(void **state)
-{
-    (void)state;
-    struct stream_world world;
-
-    begin_restored(&world);
-    prove(&world, 4);
-    live(&world, 2, first_incarnation, 3);
-    assert_int_equal(kvb_stream_count(world.stream)->duplicates, 1);
-    live(&world, 2, second_incarnation, 3);
-    assert_int_equal(start_wanted_replay(&world), 4); /* possibly another incarnation */
-    stream_world_end(&world);
-}
-
-static void waiting_children_need_a_new_epoch(void **state)
-{
-    (void)state;
-    struct stream_world world;
-    struct kvb_buf bytes;
-
-    begin_exact(&world, 2);
-    add_stored(&world.batch, &(uint64_t){ 77 }, &(uint64_t){ 78 }, &(uint32_t){ 9 }, 1);
-    give_batch(&world, KVB_INPUT_LIVE, 2, first_incarnation, false);
-    save_whole(world.stream, &bytes);
-    assert_true(restart_from(&world, &bytes));
-    kvb_buf_done(&bytes);
     stream_world_end(&world);
 }
 
@@ -462,15 +335,8 @@ SUITE(checkpoint)
         cmocka_unit_test(tokens_are_in_the_checkpoint_of_a_republished_stream),
         cmocka_unit_test(a_checkpoint_that_ends_within_its_tokens_is_torn),
         cmocka_unit_test(a_checkpoint_without_tokens_is_refused_where_they_are_needed),
-        cmocka_unit_test(a_restored_list_is_not_exact_until_the_engine_proves_it),
-        cmocka_unit_test(a_restored_stream_continues_in_the_same_epoch_with_the_next_id),
         cmocka_unit_test(facts_learned_from_events_are_restored),
         cmocka_unit_test(a_restart_meanwhile_clears_the_list_in_a_new_epoch),
-        cmocka_unit_test(an_engine_without_the_last_batch_clears_the_list),
-        cmocka_unit_test(an_engine_that_answers_only_end_clears_the_list),
-        cmocka_unit_test(no_live_batch_is_applied_to_an_unproven_list),
-        cmocka_unit_test(a_known_batch_is_still_distinguished_from_another_of_its_number),
-        cmocka_unit_test(waiting_children_need_a_new_epoch),
         cmocka_unit_test(a_withdrawn_stream_is_announced_anew),
         cmocka_unit_test(queued_batches_give_the_same_events_as_single_ones),
         cmocka_unit_test(there_is_nothing_to_save_before_the_first_batch_or_without_replays),

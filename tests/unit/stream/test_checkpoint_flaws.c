@@ -2,8 +2,10 @@
 
 #include "batch_maker.h"
 #include "checkpoint_bytes.h"
+#include "core/own.h"
 #include "stream_world.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,137 +52,103 @@ static struct sample make_sample(uint64_t extra)
 
 /* ---- Kinds of damage ---- */
 
-static void nothing(struct sample *sample)
-{
-    sample->len = 0;
-}
-
-static void half_a_header(struct sample *sample)
-{
-    sample->len = header / 2;
-}
-
-static void cut_in_the_entries(struct sample *sample)
-{
-    sample->len = head_end + header + 3 * record + 11;
-}
-
-static void cut_between_sections(struct sample *sample)
-{
-    sample->len = sample->state_at;
-}
-
-static void cut_at_the_last_byte(struct sample *sample)
-{
-    sample->len--;
-}
-
-static void one_byte_more(struct sample *sample)
-{
-    sample->bytes = realloc(sample->bytes, sample->len + 1);
-    sample->bytes[sample->len++] = 0;
-}
-
-static void twice_in_a_row(struct sample *sample)
-{
-    sample->bytes = realloc(sample->bytes, 2 * sample->len);
-    memcpy(sample->bytes + sample->len, sample->bytes, sample->len);
-    sample->len *= 2;
-}
-
-/* As some file systems leave a file after a power failure. */
-static void zeros_at_the_end(struct sample *sample)
-{
-    const size_t left = sample->len / 4 * 3; /* inside the state */
-
-    memset(sample->bytes + left, 0, sample->len - left);
-}
-
-static void all_zeros(struct sample *sample)
-{
-    memset(sample->bytes, 0, sample->len);
-}
-
-static void another_kind_of_file(struct sample *sample)
-{
-    memcpy(sample->bytes, "SQLite format 3", header);
-}
-
-static void flip_in_the_head(struct sample *sample)
-{
-    sample->bytes[header + 3] ^= 0x10;
-}
-
-static void flip_in_an_entry(struct sample *sample)
-{
-    sample->bytes[head_end + header + 2 * record + 40] ^= 1;
-}
-
-static void flip_in_the_state(struct sample *sample)
-{
-    sample->bytes[sample->state_at + header] ^= 1; /* the field last_seq */
-}
-
-static void flip_in_a_hash(struct sample *sample)
-{
-    sample->bytes[sample->len - 1] ^= 0x80;
-}
-
-static void without_its_entries(struct sample *sample)
-{
-    memmove(
-        sample->bytes + head_end, sample->bytes + sample->state_at, sample->len - sample->state_at);
-    sample->len -= sample->state_at - head_end;
-}
-
-static void entries_of_another_save(struct sample *sample)
-{
-    struct sample older = make_sample(0);
-
-    /* the length is the same, so only the chain of hashes shows it */
-    older.bytes[head_end + header] ^= 0;
-    memcpy(sample->bytes + head_end, older.bytes + head_end, header + record);
-    free(older.bytes);
-}
-
-static void an_older_format(struct sample *sample)
-{
-    sample->bytes[4] = 0;
-}
-
-static void a_newer_format(struct sample *sample)
-{
-    sample->bytes[4] = kvb_checkpoint_format + 1;
-}
-
-struct kind {
-    const char *name;
-    void (*spoil)(struct sample *sample);
-    enum kvb_checkpoint_rejection cause;
+enum damage {
+    cut,     /* the file ends at this place */
+    zero,    /* it is zero from this place on */
+    flip,    /* a bit is another one there */
+    write,   /* this value stands there */
+    foreign, /* bytes of another file stand there */
+    older,   /* a record of an older save stands there */
+    without, /* the section there is missing */
+    twice    /* the file, so many bytes of it, follows once more */
 };
+
+/* Places: from the beginning, or from the beginning of the last section, or from the end. */
+enum base { of_file, of_state, of_end };
 
 /* clang-format off */
-static const struct kind kinds[] = {
-    { "nothing", nothing, KVB_CHECKPOINT_TORN },
-    { "half a header", half_a_header, KVB_CHECKPOINT_TORN },
-    { "cut in the entries", cut_in_the_entries, KVB_CHECKPOINT_TORN },
-    { "cut between sections", cut_between_sections, KVB_CHECKPOINT_TORN },
-    { "cut at the last byte", cut_at_the_last_byte, KVB_CHECKPOINT_TORN },
-    { "one byte more", one_byte_more, KVB_CHECKPOINT_TORN },
-    { "twice in a row", twice_in_a_row, KVB_CHECKPOINT_TORN },
-    { "zeros at the end", zeros_at_the_end, KVB_CHECKPOINT_CORRUPT },
-    { "all zeros", all_zeros, KVB_CHECKPOINT_CORRUPT },
-    { "another kind of file", another_kind_of_file, KVB_CHECKPOINT_CORRUPT },
-    { "flip in the head", flip_in_the_head, KVB_CHECKPOINT_CORRUPT },
-    { "flip in an entry", flip_in_an_entry, KVB_CHECKPOINT_CORRUPT },
-    { "flip in the state", flip_in_the_state, KVB_CHECKPOINT_CORRUPT },
-    { "flip in a hash", flip_in_a_hash, KVB_CHECKPOINT_CORRUPT },
-    { "without its entries", without_its_entries, KVB_CHECKPOINT_CORRUPT },
-    { "entries of another save", entries_of_another_save, KVB_CHECKPOINT_CORRUPT },
-    { "an older format", an_older_format, KVB_CHECKPOINT_FORMAT },
-    { "a newer format", a_newer_format, KVB_CHECKPOINT_FORMAT },
+static const struct kind {
+    const char *name;
+    enum damage damage;
+    enum base base;
+    long at;
+    uint8_t value;
+    enum kvb_checkpoint_rejection cause;
+} kinds[] = {
+    { "nothing",                 cut,     of_file, 0, 0, KVB_CHECKPOINT_TORN },
+    { "half a header",           cut,     of_file, header / 2, 0, KVB_CHECKPOINT_TORN },
+    { "cut in the entries",      cut,     of_file, head_end + header + 3 * record + 11, 0, KVB_CHECKPOINT_TORN },
+    { "cut between sections",    cut,     of_state, 0, 0, KVB_CHECKPOINT_TORN },
+    { "cut at the last byte",    cut,     of_end, -1, 0, KVB_CHECKPOINT_TORN },
+    { "one byte more",           twice,   of_file, 1, 0, KVB_CHECKPOINT_TORN },
+    { "twice in a row",          twice,   of_end, 0, 0, KVB_CHECKPOINT_TORN },
+    /* as some file systems leave a file after a power failure */
+    { "zeros at the end",        zero,    of_state, 100, 0, KVB_CHECKPOINT_CORRUPT },
+    { "all zeros",               zero,    of_file, 0, 0, KVB_CHECKPOINT_CORRUPT },
+    { "another kind of file",    foreign,   of_file, 0, 0, KVB_CHECKPOINT_CORRUPT },
+    { "flip in the head",        flip,    of_file, header + 3, 0x10, KVB_CHECKPOINT_CORRUPT },
+    { "flip in an entry",        flip,    of_file, head_end + header + 2 * record + 40, 1, KVB_CHECKPOINT_CORRUPT },
+    { "flip in the state",       flip,    of_state, header, 1, KVB_CHECKPOINT_CORRUPT },
+    { "flip in a hash",          flip,    of_end, -1, 0x80, KVB_CHECKPOINT_CORRUPT },
+    { "without its entries",     without, of_file, head_end, 0, KVB_CHECKPOINT_CORRUPT },
+    /* the length is the same, so only the chain of hashes shows it */
+    { "entries of another save", older,   of_file, head_end, 0, KVB_CHECKPOINT_CORRUPT },
+    { "an older format",         write,   of_file, 4, 0, KVB_CHECKPOINT_FORMAT },
+    { "a newer format",          write,   of_file, 4, kvb_checkpoint_format + 1, KVB_CHECKPOINT_FORMAT },
 };
 /* clang-format on */
+
+static void append_again(struct sample *sample, size_t bytes)
+{
+    sample->bytes = realloc(sample->bytes, sample->len + bytes);
+    memcpy(sample->bytes + sample->len, sample->bytes, bytes);
+    sample->len += bytes;
+}
+
+static void write_older(struct sample *sample, size_t at)
+{
+    const struct sample before = make_sample(0);
+
+    memcpy(sample->bytes + at, before.bytes + at, header + record);
+    free(before.bytes);
+}
+
+static void spoil(struct sample *sample, const struct kind *kind)
+{
+    const size_t from = kind->base == of_file    ? 0
+                        : kind->base == of_state ? sample->state_at
+                                                 : sample->len;
+    const size_t at = from + (size_t)kind->at;
+
+    switch (kind->damage) {
+    case cut:
+        sample->len = at;
+        break;
+    case zero:
+        memset(sample->bytes + at, 0, sample->len - at);
+        break;
+    case flip:
+        sample->bytes[at] ^= kind->value;
+        break;
+    case write:
+        sample->bytes[at] = kind->value;
+        break;
+    case foreign:
+        memcpy(sample->bytes + at, "SQLite format 3", header);
+        break;
+    case older:
+        write_older(sample, at);
+        break;
+    case without:
+        memmove(
+            sample->bytes + at, sample->bytes + sample->state_at, sample->len - sample->state_at);
+        sample->len -= sample->state_at - at;
+        break;
+    case twice:
+        append_again(sample, at);
+        break;
+    }
+}
 
 static void assert_fresh(const struct kvb_stream *stream, const struct kvb_stream_options *options)
 {
@@ -221,7 +189,7 @@ static void each_kind_is_refused_with_its_reason(void **state)
 
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
         struct sample sample = make_sample(3);
-        kinds[i].spoil(&sample);
+        spoil(&sample, &kinds[i]);
         const enum kvb_checkpoint_rejection cause = refused(&sample, &options);
         print_message("%s: %s\n", kinds[i].name, kvb_checkpoint_rejection_name(cause));
         assert_int_equal(cause, kinds[i].cause);
@@ -249,113 +217,51 @@ static void no_flipped_bit_and_no_truncation_passes(void **state)
 
 /* ---- Of another stream or configuration ---- */
 
-static void other_worker(struct kvb_stream_options *options)
-{
-    options->worker_id++;
-}
-
-static void other_rank(struct kvb_stream_options *options)
-{
-    options->dp_rank++;
-}
-
-static void other_model(struct kvb_stream_options *options)
-{
-    options->model[0] = 'x';
-}
-
-static void other_block_size(struct kvb_stream_options *options)
-{
-    options->block_size = 16;
-}
-
-static void other_total(struct kvb_stream_options *options)
-{
-    options->total_blocks = 100;
-}
-
-static void other_hashes(struct kvb_stream_options *options)
-{
-    options->mirror.hashes = KVB_HASHES_ENGINE;
-}
-
-static void other_copies(struct kvb_stream_options *options)
-{
-    options->mirror.copies = KVB_COPIES_COUNTED;
-}
-
-static void other_formats(struct kvb_stream_options *options)
-{
-    options->formats = 1U << KVB_FORMAT_PROTOBUF;
-}
-
-static void other_tiers(struct kvb_stream_options *options)
-{
-    options->mirror.tiers = 3;
-}
-
-static void other_lora(struct kvb_stream_options *options)
-{
-    options->mirror.lora_name = "adapter";
-}
-
-static void other_component(struct kvb_stream_options *options)
-{
-    options->places[KVB_PLACE_COMPONENT] = 1;
-}
-
-static void other_events_and_topic(struct kvb_stream_options *options)
-{
-    options->places[KVB_PLACE_EVENTS] = 1;
-    options->places[KVB_PLACE_TOPIC] = 1;
-}
-
-static void other_unknown_medium(struct kvb_stream_options *options)
-{
-    options->places[KVB_PLACE_UNKNOWN_MEDIUM] = 1;
-}
-
-static void other_reannounce(struct kvb_stream_options *options)
-{
-    options->places[KVB_PLACE_REANNOUNCE] = 1;
-}
+#define AT(member) offsetof(struct kvb_stream_options, member)
 
 static void a_checkpoint_of_another_configuration_is_foreign_and_names_the_keys(void **state)
 {
     (void)state;
+    /* The low byte of each of these is another one. */
     static const struct {
-        void (*change)(struct kvb_stream_options *);
+        size_t at, and_at;
         const char *keys;
     } rows[] = {
-        { other_worker, "workers.id" },
-        { other_rank, "dp_rank" },
-        { other_model, "workers.model" },
-        { other_block_size, "workers.block_size" },
-        { other_total, "workers.total_blocks" },
-        { other_hashes, "hashes" },
-        { other_formats, "publish.formats" },
-        { other_tiers, "tiers" },
-        { other_copies, "publish.copies" },
-        { other_lora, "workers.lora" },
-        { other_component, "publish.component" },
-        { other_events_and_topic, "workers.events, workers.topic" },
-        { other_unknown_medium, "workers.unknown_medium" },
-        { other_reannounce, "publish.reannounce" },
+        { AT(worker_id), 0, "workers.id" },
+        { AT(dp_rank), 0, "dp_rank" },
+        { AT(model), 0, "workers.model" },
+        { AT(block_size), 0, "workers.block_size" },
+        { AT(total_blocks), 0, "workers.total_blocks" },
+        { AT(mirror.hashes), 0, "hashes" },
+        { AT(formats), 0, "publish.formats" },
+        { AT(mirror.tiers), 0, "tiers" },
+        { AT(mirror.copies), 0, "publish.copies" },
+        { AT(places[KVB_PLACE_COMPONENT]), 0, "publish.component" },
+        { AT(places[KVB_PLACE_EVENTS]), AT(places[KVB_PLACE_TOPIC]),
+          "workers.events, workers.topic" },
+        { AT(places[KVB_PLACE_UNKNOWN_MEDIUM]), 0, "workers.unknown_medium" },
+        { AT(places[KVB_PLACE_REANNOUNCE]), 0, "publish.reannounce" },
     };
     struct sample sample = make_sample(0);
 
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    for (size_t i = 0; i <= KVB_COUNT_OF(rows); i++) { /* one more: a name */
         struct kvb_stream_options options = stream_world_options(true);
         struct kvb_checkpoint_refusal refusal = { .cause = KVB_CHECKPOINT_FLAW_COUNT };
         struct kvb_stream *stream = NULL;
         bool needs_epoch = false;
-        rows[i].change(&options);
+        if (i < KVB_COUNT_OF(rows)) {
+            ((uint8_t *)&options)[rows[i].at] ^= 1;
+            ((uint8_t *)&options)[rows[i].and_at] ^= rows[i].and_at > 0;
+        } else {
+            options.mirror.lora_name = "adapter";
+        }
         assert_int_equal(refused(&sample, &options), KVB_CHECKPOINT_FOREIGN);
         assert_ok(kvb_stream_new(&options, &stream));
         assert_int_equal(
             restore_or_say_why(stream, sample.bytes, sample.len, &needs_epoch, &refusal),
             KVB_BAD_INPUT);
-        assert_string_equal(refusal.keys.text, rows[i].keys);
+        assert_string_equal(
+            refusal.keys.text, i < KVB_COUNT_OF(rows) ? rows[i].keys : "workers.lora");
         kvb_stream_free(stream);
     }
     free(sample.bytes);

@@ -80,134 +80,6 @@ static unsigned read_sleep(struct scene *scene, enum kvb_engine_sleep sleep)
     return signs;
 }
 
-/* ---- Sleep ---- */
-
-static void a_discarded_cache_is_unverified_until_the_engine_clears(void **state)
-{
-    (void)state;
-    struct scene scene;
-
-    begin(&scene);
-    assert_int_equal(read_page(&scene), 0);
-    pass_second(&scene);
-    assert_int_equal(read_sleep(&scene, KVB_SLEEP_DISCARDED), KVB_SIGN_ASLEEP);
-    assert_true(scene.world.output.is_changed); /* a heartbeat reports it at once */
-    assert_state(&scene.world, KVB_STREAM_UNVERIFIED, KVB_REASON_ASLEEP);
-    assert_true(kvb_stream_is_cache_discarded(scene.world.stream));
-    pass_second(&scene);
-    assert_int_equal(read_sleep(&scene, KVB_SLEEP_DISCARDED), 0); /* reported once */
-    /* the batch was under way when the engine fell asleep */
-    live(&scene.world, scene.seq++, first_incarnation, 9);
-    assert_state(&scene.world, KVB_STREAM_UNVERIFIED, KVB_REASON_ASLEEP);
-    assert_int_equal(read_sleep(&scene, KVB_SLEEP_AWAKE), KVB_SIGN_AWAKE);
-    assert_state(&scene.world, KVB_STREAM_UNVERIFIED, KVB_REASON_ASLEEP); /* still not published */
-    add_cleared(&scene.world.batch);
-    add_stored(&scene.world.batch, NULL, &(uint64_t){ 77 }, &(uint32_t){ 77 }, 1);
-    give_live(&scene);
-    assert_state(&scene.world, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    assert_int_equal(scene.world.held_count, 1);
-    end(&scene);
-}
-
-/* vLLM could not reset its cache because of running requests, so the listed blocks stay. */
-static void an_engine_that_wakes_and_continues_without_a_clear_has_kept_its_cache(void **state)
-{
-    (void)state;
-    struct scene scene;
-
-    begin(&scene);
-    (void)read_sleep(&scene, KVB_SLEEP_DISCARDED);
-    pass_second(&scene);
-    (void)read_sleep(&scene, KVB_SLEEP_AWAKE);
-    assert_state(&scene.world, KVB_STREAM_UNVERIFIED, KVB_REASON_ASLEEP);
-    live(&scene.world, scene.seq++, first_incarnation, 9);
-    assert_state(&scene.world, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    assert_int_equal(scene.world.held_count, 4);
-    end(&scene);
-}
-
-/* The engine woke and cleared while the page was being fetched. */
-static void a_page_older_than_the_clear_is_ignored(void **state)
-{
-    (void)state;
-    struct scene scene;
-
-    begin(&scene);
-    add_cleared(&scene.world.batch);
-    give_live(&scene);
-    (void)read_sleep(&scene, KVB_SLEEP_DISCARDED); /* requested at the time of the clear */
-    assert_state(&scene.world, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    pass_second(&scene);
-    (void)read_sleep(&scene, KVB_SLEEP_DISCARDED);
-    assert_state(&scene.world, KVB_STREAM_UNVERIFIED, KVB_REASON_ASLEEP);
-    end(&scene);
-}
-
-/* A replay contains clears too; this one is older than the sleep. */
-static void a_replayed_clear_is_not_that_of_a_sleeping_engine(void **state)
-{
-    (void)state;
-    struct stream_world world;
-    struct kvb_page_watch watch = { 0 };
-    const struct kvb_load_sample page = { .signs = { .sleep = KVB_SLEEP_DISCARDED } };
-
-    stream_world_begin(&world, true);
-    give(&world, KVB_INPUT_UP);
-    const struct kvb_page_reading reading = { &page, world.now_ns, world.now_ns };
-    assert_int_equal(kvb_page_watch_read(&watch, world.stream, &reading), KVB_SIGN_ASLEEP);
-    assert_int_equal(start_wanted_replay(&world), 0);
-    add_cleared(&world.batch);
-    give_batch(&world, KVB_INPUT_REPLAY, 0, first_incarnation, false);
-    end_replay(&world, first_incarnation);
-    assert_true(kvb_stream_is_cache_discarded(world.stream));
-    stream_world_end(&world);
-}
-
-static void states_that_keep_the_cache_are_no_evidence(void **state)
-{
-    (void)state;
-    static const enum kvb_engine_sleep levels[] = { KVB_SLEEP_UNKNOWN, KVB_SLEEP_AWAKE,
-                                                    KVB_SLEEP_PAUSED };
-    struct scene scene;
-
-    begin(&scene);
-    for (size_t i = 0; i < sizeof levels / sizeof levels[0]; i++) {
-        assert_int_equal(read_sleep(&scene, levels[i]), 0);
-        assert_state(&scene.world, KVB_STREAM_EXACT, KVB_REASON_NONE);
-        pass_second(&scene);
-    }
-    end(&scene);
-}
-
-/* A page that no longer contains the state says nothing about it. */
-static void a_page_without_the_state_does_not_end_a_sleep(void **state)
-{
-    (void)state;
-    struct scene scene;
-
-    begin(&scene);
-    (void)read_sleep(&scene, KVB_SLEEP_DISCARDED);
-    assert_int_equal(read_sleep(&scene, KVB_SLEEP_UNKNOWN), 0);
-    live(&scene.world, scene.seq++, first_incarnation, 9);
-    assert_state(&scene.world, KVB_STREAM_UNVERIFIED, KVB_REASON_ASLEEP);
-    end(&scene);
-}
-
-static void another_incarnation_is_awake(void **state)
-{
-    (void)state;
-    struct scene scene;
-
-    begin(&scene);
-    (void)read_sleep(&scene, KVB_SLEEP_DISCARDED);
-    give(&scene.world, KVB_INPUT_DOWN);
-    give(&scene.world, KVB_INPUT_UP);
-    (void)start_wanted_replay(&scene.world);
-    give(&scene.world, KVB_INPUT_REPLAY_END); /* the new incarnation has an empty cache */
-    assert_false(kvb_stream_is_cache_discarded(scene.world.stream));
-    end(&scene);
-}
-
 /* ---- Restarts ---- */
 
 static bool is_probe_wanted(struct scene *scene)
@@ -246,21 +118,6 @@ static void only_a_process_that_began_later_is_another_one(void **state)
     end(&scene);
 }
 
-static void smaller_counters_show_a_restart_if_no_process_is_named(void **state)
-{
-    (void)state;
-    struct scene scene;
-
-    begin(&scene);
-    scene.page.signs.is_counter_reset = true;
-    assert_int_equal(read_page(&scene), KVB_SIGN_RESTART);
-    answer_probe(&scene);
-    scene.page.signs.started_s = 1000;
-    /* the same process counts from zero again, which is no restart */
-    assert_int_equal(read_page(&scene), 0);
-    end(&scene);
-}
-
 /* Several processes answer in turn, or one after the other. */
 static void counters_that_step_back_and_forth_are_one_restart(void **state)
 {
@@ -281,31 +138,6 @@ static void counters_that_step_back_and_forth_are_one_restart(void **state)
     scene.page.signs.is_counter_reset = true;
     assert_int_equal(read_page(&scene), KVB_SIGN_RESTART); /* they grew for a minute */
     end(&scene);
-}
-
-static void without_a_replay_nothing_proves_the_list_of_another_process(void **state)
-{
-    (void)state;
-    struct stream_world world;
-    struct kvb_page_watch watch = { 0 };
-    struct kvb_load_sample page = { .signs = { .started_s = 1000 } };
-
-    stream_world_begin(&world, false);
-    give(&world, KVB_INPUT_UP);
-    live(&world, 0, first_incarnation, 1);
-    const struct kvb_page_reading reading = { &page, world.now_ns, world.now_ns };
-    assert_int_equal(kvb_page_watch_read(&watch, world.stream, &reading), 0);
-    give(&world, KVB_INPUT_TICK);
-    assert_int_equal(world.held_count, 1);
-    page.signs.started_s = 2000;
-    assert_int_equal(kvb_page_watch_read(&watch, world.stream, &reading), KVB_SIGN_RESTART);
-    give(&world, KVB_INPUT_TICK);
-    assert_true(world.saw_cleared);
-    assert_int_equal(world.held_count, 0);
-    live(&world, 1, first_incarnation, 2);
-    give(&world, KVB_INPUT_TICK);
-    assert_int_equal(world.held_count, 1); /* only once */
-    stream_world_end(&world);
 }
 
 /* ---- Occupancy ---- */
@@ -544,14 +376,6 @@ static void another_incarnation_has_to_confirm_its_total_again(void **state)
 
 /* ---- Tiers ---- */
 
-static enum kvb_stream_reason reason_of(const struct stream_world *world, enum kvb_tier tier)
-{
-    struct kvb_heartbeat beat;
-
-    kvb_stream_heartbeat(world->stream, &beat);
-    return beat.tier_reasons[tier];
-}
-
 static void store_in(struct scene *scene, enum kvb_tier tier)
 {
     add_stored(&scene->world.batch, NULL, &(uint64_t){ 6000 + tier }, &(uint32_t){ 60 + tier }, 1);
@@ -588,217 +412,6 @@ static void begin_tiers(struct scene *scene, enum kvb_offload_removals removals)
     replayed(&scene->world, 0, first_incarnation, 1);
     end_replay(&scene->world, first_incarnation);
     live(&scene->world, 0, first_incarnation, 1);
-}
-
-static void a_tier_without_removals_is_unverified_and_the_device_is_not(void **state)
-{
-    (void)state;
-    struct scene scene;
-
-    begin_tiers(&scene, KVB_OFFLOAD_DETECT);
-    /* the tier is empty */
-    assert_int_equal(reason_of(&scene.world, KVB_TIER_HOST), KVB_REASON_NONE);
-    store_in(&scene, KVB_TIER_HOST);
-    assert_true(scene.world.output.is_changed);
-    assert_int_equal(reason_of(&scene.world, KVB_TIER_HOST), KVB_REASON_NO_REMOVALS);
-    store_in(&scene, KVB_TIER_DISK);
-    remove_from(&scene, KVB_TIER_DISK);
-    store_in(&scene, KVB_TIER_DISK);
-    assert_int_equal(reason_of(&scene.world, KVB_TIER_DISK), KVB_REASON_NONE);
-    assert_int_equal(reason_of(&scene.world, KVB_TIER_HOST), KVB_REASON_NO_REMOVALS);
-    assert_int_equal(reason_of(&scene.world, KVB_TIER_DEVICE), KVB_REASON_NONE);
-    assert_state(&scene.world, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    end(&scene);
-}
-
-static void the_configuration_can_vouch_for_a_tier(void **state)
-{
-    (void)state;
-    static const struct {
-        enum kvb_offload_removals removals;
-        enum kvb_stream_reason before, after; /* the first removal of the tier */
-    } rows[] = { { KVB_OFFLOAD_DETECT, KVB_REASON_NO_REMOVALS, KVB_REASON_NONE },
-                 { KVB_OFFLOAD_COMPLETE, KVB_REASON_NONE, KVB_REASON_NONE },
-                 { KVB_OFFLOAD_INCOMPLETE, KVB_REASON_NO_REMOVALS, KVB_REASON_NO_REMOVALS } };
-
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        struct scene scene;
-        begin_tiers(&scene, rows[i].removals);
-        store_in(&scene, KVB_TIER_HOST);
-        assert_int_equal(reason_of(&scene.world, KVB_TIER_HOST), rows[i].before);
-        remove_from(&scene, KVB_TIER_HOST);
-        store_in(&scene, KVB_TIER_HOST);
-        assert_int_equal(reason_of(&scene.world, KVB_TIER_HOST), rows[i].after);
-        end(&scene);
-    }
-}
-
-/* ---- Resets of an idle engine ---- */
-
-static void assert_exact(const struct scene *scene)
-{
-    assert_state(&scene->world, KVB_STREAM_EXACT, KVB_REASON_NONE);
-}
-
-static void assert_reset(const struct scene *scene)
-{
-    assert_state(&scene->world, KVB_STREAM_UNVERIFIED, KVB_REASON_RESET);
-}
-
-static unsigned read_resets(struct scene *scene, uint64_t requests)
-{
-    scene->page.signs.reset_requests = requests;
-    const unsigned signs = read_page(scene);
-    give(&scene->world, KVB_INPUT_TICK);
-    return signs;
-}
-
-static void give_clear(struct scene *scene)
-{
-    add_cleared(&scene->world.batch);
-    give_live(scene);
-}
-
-static void a_reset_without_its_clear_is_unverified_until_the_clear(void **state)
-{
-    (void)state;
-    struct scene scene;
-
-    begin(&scene);
-    assert_int_equal(read_resets(&scene, 0), 0);
-    pass_second(&scene);
-    assert_int_equal(read_resets(&scene, 1), KVB_SIGN_RESET);
-    assert_true(scene.world.output.is_changed);
-    assert_reset(&scene);
-    pass_second(&scene);
-    assert_int_equal(read_resets(&scene, 1), 0);
-    assert_reset(&scene);
-    give_clear(&scene);
-    assert_exact(&scene);
-    pass_second(&scene);
-    assert_int_equal(read_resets(&scene, 1), 0);
-    assert_exact(&scene);
-    end(&scene);
-}
-
-/* vLLM does not reset while requests run: it publishes no clear, but goes on. */
-static void a_batch_a_second_later_shows_that_there_was_no_reset(void **state)
-{
-    (void)state;
-    struct scene scene;
-
-    begin(&scene);
-    (void)read_resets(&scene, 0);
-    (void)read_resets(&scene, 2);
-    live(&scene.world, scene.seq++, first_incarnation, 9); /* it may have been under way */
-    assert_reset(&scene);
-    pass_second(&scene);
-    live(&scene.world, scene.seq++, first_incarnation, 10);
-    assert_exact(&scene);
-    end(&scene);
-}
-
-static void a_clear_before_the_page_accounts_for_one_reset(void **state)
-{
-    (void)state;
-    struct scene scene;
-
-    begin(&scene);
-    (void)read_resets(&scene, 0);
-    give_clear(&scene);
-    pass_second(&scene);
-    assert_int_equal(read_resets(&scene, 1), 0);
-    assert_exact(&scene);
-    give_clear(&scene);
-    pass_second(&scene);
-    assert_int_equal(read_resets(&scene, 3), KVB_SIGN_RESET); /* one of two was published */
-    assert_reset(&scene);
-    give_clear(&scene);
-    pass_second(&scene);
-    assert_int_equal(read_resets(&scene, 3), 0);
-    pass_second(&scene);
-    assert_int_equal(read_resets(&scene, 4), KVB_SIGN_RESET); /* no older clear is left */
-    end(&scene);
-}
-
-/* Whether the engine has published its earlier resets, nothing shows. */
-static void resets_before_the_first_page_count(void **state)
-{
-    (void)state;
-    struct scene scene;
-
-    begin(&scene);
-    assert_int_equal(read_resets(&scene, 5), KVB_SIGN_RESET);
-    assert_reset(&scene);
-    end(&scene);
-}
-
-static void a_new_process_counts_its_resets_anew(void **state)
-{
-    (void)state;
-    struct scene scene;
-
-    begin(&scene);
-    scene.page.signs.started_s = 100;
-    (void)read_resets(&scene, 0);
-    assert_int_equal(read_resets(&scene, 2), KVB_SIGN_RESET);
-    give_clear(&scene);
-    scene.page.signs.started_s = 200;
-    assert_int_equal(read_resets(&scene, 2), KVB_SIGN_RESET | KVB_SIGN_RESTART);
-    end(&scene);
-}
-
-/* ---- SGLang's pools ---- */
-
-static void a_pool_without_events_is_an_odd_group(void **state)
-{
-    (void)state;
-    struct scene scene;
-
-    begin(&scene);
-    assert_int_equal(read_page(&scene), 0);
-    scene.page.signs.has_hidden_pools = true;
-    assert_int_equal(read_page(&scene), KVB_SIGN_HIDDEN_POOLS);
-    give(&scene.world, KVB_INPUT_TICK);
-    assert_state(&scene.world, KVB_STREAM_UNVERIFIED, KVB_REASON_GROUPS);
-    assert_non_null(strstr(kvb_stream_why(scene.world.stream, KVB_REASON_GROUPS), "SGLang"));
-    scene.page.signs.has_hidden_pools = false; /* a page of another version, or an idle one */
-    assert_int_equal(read_page(&scene), 0);
-    give(&scene.world, KVB_INPUT_TICK);
-    assert_state(&scene.world, KVB_STREAM_UNVERIFIED, KVB_REASON_GROUPS);
-    end(&scene);
-}
-
-/* ---- Speculation ---- */
-
-/* The page shows that the engine speculates, and not by which method. */
-static void drafts_of_an_unknown_method_are_unverified(void **state)
-{
-    (void)state;
-    struct scene scene;
-    struct kvb_stream *stream = NULL;
-
-    begin(&scene);
-    stream = scene.world.stream;
-    scene.page.signs.speculation = KVB_SPECULATION_UNDECIDED;
-    assert_int_equal(read_page(&scene), 0);
-    give(&scene.world, KVB_INPUT_TICK);
-    assert_true(scene.world.output.is_changed);
-    assert_state(&scene.world, KVB_STREAM_UNVERIFIED, KVB_REASON_SPECULATION);
-    assert_non_null(strstr(kvb_stream_why(stream, KVB_REASON_SPECULATION), "speculative_drop"));
-    assert_int_equal(kvb_stream_speculation(stream).source, KVB_SPECULATION_OF_PAGE);
-
-    scene.page.signs.speculation =
-        KVB_SPECULATION_UNKNOWN; /* a page without the engine's figures */
-    (void)read_page(&scene);
-    give(&scene.world, KVB_INPUT_TICK);
-    assert_state(&scene.world, KVB_STREAM_UNVERIFIED, KVB_REASON_SPECULATION);
-
-    scene.page.signs.speculation = KVB_SPECULATION_KEEPS; /* started again without it */
-    (void)read_page(&scene);
-    give(&scene.world, KVB_INPUT_TICK);
-    assert_state(&scene.world, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    end(&scene);
 }
 
 /* ---- Checkpoints ---- */
@@ -843,17 +456,8 @@ static void a_checkpoint_keeps_the_findings(void **state)
 SUITE(page_watch)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_discarded_cache_is_unverified_until_the_engine_clears),
-        cmocka_unit_test(an_engine_that_wakes_and_continues_without_a_clear_has_kept_its_cache),
-        cmocka_unit_test(a_page_older_than_the_clear_is_ignored),
-        cmocka_unit_test(a_replayed_clear_is_not_that_of_a_sleeping_engine),
-        cmocka_unit_test(states_that_keep_the_cache_are_no_evidence),
-        cmocka_unit_test(a_page_without_the_state_does_not_end_a_sleep),
-        cmocka_unit_test(another_incarnation_is_awake),
         cmocka_unit_test(only_a_process_that_began_later_is_another_one),
-        cmocka_unit_test(smaller_counters_show_a_restart_if_no_process_is_named),
         cmocka_unit_test(counters_that_step_back_and_forth_are_one_restart),
-        cmocka_unit_test(without_a_replay_nothing_proves_the_list_of_another_process),
         cmocka_unit_test(more_blocks_than_fit_show_lost_removals),
         cmocka_unit_test(as_many_blocks_as_fit_are_no_evidence),
         cmocka_unit_test(a_total_that_was_never_confirmed_proves_nothing),
@@ -863,15 +467,6 @@ SUITE(page_watch)
         cmocka_unit_test(blocks_without_events_are_no_evidence),
         cmocka_unit_test(sglangs_cache_must_be_as_large_as_the_list),
         cmocka_unit_test(another_incarnation_has_to_confirm_its_total_again),
-        cmocka_unit_test(a_tier_without_removals_is_unverified_and_the_device_is_not),
-        cmocka_unit_test(the_configuration_can_vouch_for_a_tier),
-        cmocka_unit_test(a_reset_without_its_clear_is_unverified_until_the_clear),
-        cmocka_unit_test(a_batch_a_second_later_shows_that_there_was_no_reset),
-        cmocka_unit_test(a_clear_before_the_page_accounts_for_one_reset),
-        cmocka_unit_test(resets_before_the_first_page_count),
-        cmocka_unit_test(a_new_process_counts_its_resets_anew),
-        cmocka_unit_test(a_pool_without_events_is_an_odd_group),
-        cmocka_unit_test(drafts_of_an_unknown_method_are_unverified),
         cmocka_unit_test(a_checkpoint_keeps_the_findings),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,8 +3,12 @@
 #include "batch_maker.h"
 #include "core/clock.h"
 #include "core/own.h"
+#include "script.h"
 #include "stream/serve.h"
 #include "stream_world.h"
+
+#include <stdio.h>
+#include <string.h>
 
 /* ---- Connections ---- */
 
@@ -112,7 +116,7 @@ struct waiting {
 };
 
 /* One rank, and a world in which a test sets what happens. */
-struct scene {
+static struct {
     struct kvb_served rank;
     struct kvb_server server;
     uint64_t now_ns;
@@ -130,7 +134,7 @@ struct scene {
     enum kvb_stream_state said;      /* by the newest heartbeat */
     enum kvb_action_kind done[64];   /* in the newest turn, in order */
     size_t done_count;
-};
+} scene;
 
 /* Moves the batch into what the server has read. */
 static void read_waiting(struct waiting *waiting, struct kvb_action *action)
@@ -141,121 +145,121 @@ static void read_waiting(struct waiting *waiting, struct kvb_action *action)
                                                .batch = &waiting->batch };
 }
 
-static void read_reply(struct scene *scene, struct kvb_action *action)
+static void read_reply(struct kvb_action *action)
 {
-    if (scene->reply.is_there) {
+    if (scene.reply.is_there) {
         action->reply = KVB_SERVE_BATCH;
-        read_waiting(&scene->reply, action);
+        read_waiting(&scene.reply, action);
     } else {
-        action->reply = scene->last_reply;
-        scene->last_reply = KVB_SERVE_NO_REPLY;
+        action->reply = scene.last_reply;
+        scene.last_reply = KVB_SERVE_NO_REPLY;
     }
 }
 
-static void read_live(struct scene *scene, struct kvb_action *action)
+static void read_live(struct kvb_action *action)
 {
-    action->has_batch = scene->live.is_there;
+    action->has_batch = scene.live.is_there;
     if (action->has_batch) {
-        read_waiting(&scene->live, action);
+        read_waiting(&scene.live, action);
     } else {
-        scene->applied++;
+        scene.applied++;
     }
 }
 
-static void send_beat(struct scene *scene, const struct kvb_action *action)
+static void send_beat(const struct kvb_action *action)
 {
     struct kvb_heartbeat beat;
 
     kvb_stream_heartbeat(action->rank->stream, &beat);
-    scene->said = beat.state;
-    scene->beats++;
-    scene->byes += action->is_bye;
+    scene.said = beat.state;
+    scene.beats++;
+    scene.byes += action->is_bye;
 }
 
-static void carry_out(struct scene *scene, struct kvb_action *action)
+static void carry_out(struct kvb_action *action)
 {
     switch (action->kind) {
     case KVB_DO_NEXT_SOCKET: /* the one rank, once in a turn */
-        action->rank = scene->done_count == 1 ? &scene->rank : NULL;
+        action->rank = scene.done_count == 1 ? &scene.rank : NULL;
         action->has_replies = true;
         action->has_live = true;
         break;
     case KVB_DO_NEXT_REPLY:
-        read_reply(scene, action);
+        read_reply(action);
         break;
     case KVB_DO_STOP_REPLAY:
-        scene->stops++;
+        scene.stops++;
         break;
     case KVB_DO_RECEIVE:
         action->count = 1;
         break;
     case KVB_DO_READ_MONITOR:
-        action->link = scene->update;
-        scene->update.was_lost = false;
+        action->link = scene.update;
+        scene.update.was_lost = false;
         break;
     case KVB_DO_NEXT_BATCH:
-        read_live(scene, action);
+        read_live(action);
         break;
     case KVB_DO_PASS_OVER:
-        scene->passed_over++;
+        scene.passed_over++;
         break;
     case KVB_DO_OUTPUT:
-        scene->stops += action->stops_replay;
-        action->status = action->events && scene->is_publishing_failing ? KVB_IO : KVB_OK;
+        scene.stops += action->stops_replay;
+        action->status = action->events && scene.is_publishing_failing ? KVB_IO : KVB_OK;
         break;
     case KVB_DO_END_RUN:
-        action->took_ns = scene->took_ns;
+        action->took_ns = scene.took_ns;
         break;
     case KVB_DO_ASK_NATS:
-        action->connects = scene->connects;
-        action->is_connected = !scene->is_denied;
+        action->connects = scene.connects;
+        action->is_connected = !scene.is_denied;
         break;
     case KVB_DO_TEND_LINK:
-        scene->ticks++;
+        scene.ticks++;
         break;
     case KVB_DO_START_REPLAY:
-        scene->starts++;
-        action->is_unresolved = scene->is_unresolved;
+        scene.starts++;
+        action->is_unresolved = scene.is_unresolved;
         break;
     case KVB_DO_PUBLISH_LOADS:
-        scene->rounds++;
+        scene.rounds++;
         break;
     case KVB_DO_ANNOUNCE:
-        scene->lists++;
-        scene->listed = action->rank;
+        scene.lists++;
+        scene.listed = action->rank;
         break;
     case KVB_DO_CHUNK:
-        action->status = scene->is_publishing_failing ? KVB_IO : KVB_OK;
-        scene->server.clock_ns += scene->has_no_time ? KVB_NS_PER_S : 0;
+        action->status = scene.is_publishing_failing ? KVB_IO : KVB_OK;
+        scene.server.clock_ns += scene.has_no_time ? KVB_NS_PER_S : 0;
         break;
     case KVB_DO_BEAT:
-        send_beat(scene, action);
+        send_beat(action);
         break;
     default:
         break;
     }
 }
 
-static void go_through(struct scene *scene)
+static void go_through(void)
 {
     struct kvb_action *action = NULL;
 
-    scene->done_count = 0;
-    while ((action = kvb_serve_next(&scene->server)) != NULL) {
-        assert_true(scene->done_count < KVB_COUNT_OF(scene->done));
-        scene->done[scene->done_count++] = action->kind;
-        carry_out(scene, action);
+    scene.done_count = 0;
+    while ((action = kvb_serve_next(&scene.server)) != NULL) {
+        assert_true(scene.done_count < KVB_COUNT_OF(scene.done));
+        scene.done[scene.done_count++] = action->kind;
+        carry_out(action);
     }
 }
 
-static void turn_after(struct scene *scene, uint64_t ms)
+static void turn_after(uint64_t ms)
 {
-    scene->now_ns += ms * KVB_NS_PER_MS;
-    kvb_serve_begin(&scene->server, scene->now_ns);
-    go_through(scene);
+    scene.now_ns += ms * KVB_NS_PER_MS;
+    kvb_serve_begin(&scene.server, scene.now_ns);
+    go_through();
 }
 
-static void open_rank(struct scene *scene, struct kvb_served *rank)
+static void open_rank(struct kvb_served *rank)
 {
     const struct kvb_stream_options options = {
         .has_replay = true,
@@ -268,7 +272,7 @@ static void open_rank(struct scene *scene, struct kvb_served *rank)
 
     assert_ok(kvb_stream_new(&options, &rank->stream));
     kvb_advertiser_init(&rank->advertiser, &advertiser, rank->stream);
-    kvb_serve_add(&scene->server, rank);
+    kvb_serve_add(&scene.server, rank);
 }
 
 static void close_rank(struct kvb_served *rank)
@@ -279,531 +283,362 @@ static void close_rank(struct kvb_served *rank)
 }
 
 /* Connects the engine; its first replay is wanted. */
-static void begin(struct scene *scene)
+static void begin(void)
 {
-    *scene = (struct scene){ .now_ns = start_ns, .update = { .is_up = true } };
-    open_rank(scene, &scene->rank);
+    memset(&scene, 0, sizeof scene);
+    scene.now_ns = start_ns;
+    scene.update.is_up = true;
+    open_rank(&scene.rank);
 }
 
-static void end(struct scene *scene)
+static void end(void)
 {
-    close_rank(&scene->rank);
-    kvb_server_done(&scene->server);
-    kvb_event_batch_done(&scene->live.batch);
-    kvb_event_batch_done(&scene->reply.batch);
+    close_rank(&scene.rank);
+    kvb_server_done(&scene.server);
+    kvb_event_batch_done(&scene.live.batch);
+    kvb_event_batch_done(&scene.reply.batch);
 }
 
-static uint64_t completed(const struct scene *scene)
+static uint64_t completed(void)
 {
-    return kvb_stream_count(scene->rank.stream)->replays_completed;
+    return kvb_stream_count(scene.rank.stream)->replays_completed;
 }
 
 /* A replay that runs ends in the next turn, without batches. */
-static void end_replay_at_once(struct scene *scene)
+static void end_replay_at_once(void)
 {
-    scene->last_reply =
-        kvb_stream_is_replaying(scene->rank.stream) ? KVB_SERVE_END : KVB_SERVE_NO_REPLY;
+    scene.last_reply =
+        kvb_stream_is_replaying(scene.rank.stream) ? KVB_SERVE_END : KVB_SERVE_NO_REPLY;
 }
 
-/* ---- Replays ---- */
+/* ---- Scripts ----
+ *
+ *     begin            the engine connects; its first replay is wanted
+ *     silent           connected, announced, and silent for a minute
+ *     exact            connected, announced and EXACT
+ *     turn MS          one turn, so much later;  pass MS: a turn each 10 ms, in which replays end
+ *     end, cut, refused    the next turn reads this of the replay
+ *     live N [T], reply N [T]    a batch that stores token T is read at once; without T: an
+ *                      unreadable event
+ *     lost, lost up    the monitor reports it
+ *     connects N, denied, allowed, failing, working    NATS
+ *     unresolved, resolved    the engine's name
+ *     told-all, wake, goodbye, down-clear MS
+ *     quarantined      for a second;  hog: the rank takes all of the time until it is
+ *     two              another rank;  no-time: for more than one list in a round
+ *     zero             what follows is counted from here
+ *     starts N, stops N, rounds N, ticks N, beats N, lists N, applied N, passed-over N, byes N,
+ *     completed N, replays N, runs N; at most: <= N;  from N to M: N M
+ *     replaying, not-replaying, told gap|all, announced-in MS, due-in MS, DOWN(engine_away) ...,
+ *     said STATE       by the newest heartbeat
+ *     order A B...     of actions in the newest turn */
 
-static void a_replay_is_requested_once_and_ends_with_its_end(void **state)
+static const uint64_t turn_ms = 10;
+static struct kvb_served second;
+
+static void pass(uint64_t ms)
 {
-    (void)state;
-    struct scene scene;
-    begin(&scene);
-
-    turn_after(&scene, 10);
-    turn_after(&scene, 10);
-    assert_int_equal(scene.starts, 1);
-    assert_int_equal(scene.server.max_replaying, 1);
-    scene.last_reply = KVB_SERVE_END;
-    turn_after(&scene, 10);
-    assert_int_equal(scene.stops, 1);
-    assert_int_equal(completed(&scene), 1);
-    end(&scene);
-}
-
-static void a_cut_replay_is_not_complete(void **state)
-{
-    (void)state;
-    struct scene scene;
-    begin(&scene);
-
-    turn_after(&scene, 10);
-    scene.last_reply = KVB_SERVE_CUT;
-    turn_after(&scene, 10);
-    assert_true(scene.stops > 0);
-    assert_int_equal(completed(&scene), 0);
-    end(&scene);
-}
-
-static void an_unreadable_reply_stops_the_replay_without_an_end(void **state)
-{
-    (void)state;
-    struct scene scene;
-    begin(&scene);
-
-    turn_after(&scene, 10);
-    scene.last_reply = KVB_SERVE_REFUSED;
-    turn_after(&scene, 10);
-    assert_int_equal(scene.stops, 1);
-    assert_true(kvb_stream_is_replaying(scene.rank.stream)); /* until its deadline */
-    end(&scene);
-}
-
-static void a_lost_connection_stops_the_replay(void **state)
-{
-    (void)state;
-    struct scene scene;
-    begin(&scene);
-
-    turn_after(&scene, 10);
-    scene.update = (struct kvb_link_report){ .was_lost = true };
-    turn_after(&scene, 10);
-    assert_int_equal(scene.stops, 1);
-    end(&scene);
-}
-
-static void an_unresolved_name_yields_its_place_to_others_for_half_a_second(void **state)
-{
-    (void)state;
-    struct scene scene;
-    begin(&scene);
-
-    scene.is_unresolved = true;
-    turn_after(&scene, 10);
-    assert_int_equal(scene.starts, 1);
-    assert_false(kvb_stream_is_replaying(scene.rank.stream));
-    turn_after(&scene, 490);
-    assert_int_equal(scene.starts, 1);
-    scene.is_unresolved = false;
-    turn_after(&scene, 10);
-    assert_int_equal(scene.starts, 2);
-    assert_true(kvb_stream_is_replaying(scene.rank.stream));
-    end(&scene);
-}
-
-/* ---- NATS ---- */
-
-/* A connection may have been replaced more than once since the last turn. */
-static void events_published_before_a_new_connection_count_as_lost(void **state)
-{
-    (void)state;
-    struct scene scene;
-    begin(&scene);
-
-    turn_after(&scene, 10);
-    for (uint64_t connections = 1; connections <= 2; connections++) {
-        scene.rank.advertiser.told = KVB_TOLD_ALL;
-        turn_after(&scene, 10);
-        assert_int_equal(scene.rank.advertiser.told, KVB_TOLD_ALL);
-        scene.connects += connections;
-        turn_after(&scene, 10);
-        assert_int_equal(scene.rank.advertiser.told, KVB_TOLD_WITH_GAP);
-        assert_int_equal(/* readers reconnect first */
-                         scene.rank.advertiser.not_before_ns, scene.now_ns + 1200 * KVB_NS_PER_MS);
+    for (uint64_t at = 0; at < ms; at += turn_ms) {
+        end_replay_at_once();
+        turn_after(turn_ms);
     }
-    end(&scene);
 }
 
-static void while_publishing_is_denied_all_events_count_as_lost(void **state)
+static void zero(void)
 {
-    (void)state;
-    struct scene scene;
-    begin(&scene);
+    scene.starts = scene.stops = scene.rounds = scene.passed_over = scene.applied = 0;
+    scene.ticks = scene.beats = scene.lists = scene.byes = 0;
+}
 
-    turn_after(&scene, 10);
-    assert_int_equal(scene.rounds, 1);
+static void serve_batch(struct waiting *waiting, uint64_t seq, uint64_t token)
+{
+    kvb_event_batch_reset(&waiting->batch);
+    if (token > 0) {
+        add_stored(&waiting->batch, NULL, &token, &(uint32_t){ (uint32_t)token }, 1);
+    } else {
+        add_skipped(&waiting->batch, KVB_SKIP_UNKNOWN_EVENT);
+    }
+    waiting->seq = seq;
+    waiting->is_there = true;
+    turn_after(0);
+}
+
+static void do_begin(void)
+{
+    begin();
+}
+
+static void do_silent(void)
+{
+    begin();
+    pass(100);
     scene.rank.advertiser.told = KVB_TOLD_ALL;
-    scene.is_denied = true;
-    turn_after(&scene, 10);
-    assert_int_equal(scene.rounds, 1);
-    assert_int_equal(scene.rank.advertiser.told, KVB_TOLD_WITH_GAP);
-    end(&scene);
+    pass(60000);
+    zero();
 }
 
-/* ---- Live batches ---- */
-
-static void live_batches_are_applied_or_skipped(void **state)
+static void do_exact(void)
 {
-    (void)state;
-    struct scene scene;
-    begin(&scene);
-
-    turn_after(&scene, 10);
-    assert_int_equal(scene.applied, 1);
-    scene.rank.share.until_ns = scene.now_ns + KVB_NS_PER_S; /* quarantined */
-    turn_after(&scene, 10);
-    assert_int_equal(scene.applied, 1);
-    assert_int_equal(scene.passed_over, 1);
-    assert_int_equal(scene.server.live_runs, 2);
-    end(&scene);
+    begin();
+    turn_after(turn_ms);
+    serve_batch(&scene.reply, 0, 1);
+    serve_batch(&scene.live, 0, 1);
+    pass(100);
+    scene.rank.advertiser.told = KVB_TOLD_ALL;
+    kvb_advertiser_want_beat(&scene.rank.advertiser, KVB_BEAT_NOW);
+    pass(turn_ms);
+    assert_int_equal(scene.said, KVB_STREAM_EXACT);
+    zero();
 }
 
-/* ---- Quarantine ---- */
-
-static enum kvb_stream_state state_of(const struct scene *scene, enum kvb_stream_reason *out_reason)
+static void do_turn(void)
 {
-    struct kvb_heartbeat beat;
+    turn_after(script_number(1));
+}
 
-    kvb_stream_heartbeat(scene->rank.stream, &beat);
-    *out_reason = beat.reason;
-    return beat.state;
+static void do_pass(void)
+{
+    pass(script_number(1));
+}
+
+static void do_last_reply(void)
+{
+    scene.last_reply = script_says(0, "end")   ? KVB_SERVE_END
+                       : script_says(0, "cut") ? KVB_SERVE_CUT
+                                               : KVB_SERVE_REFUSED;
+}
+
+static void do_batch(void)
+{
+    serve_batch(
+        script_says(0, "live") ? &scene.live : &scene.reply, script_number(1),
+        script_words() > 2 ? script_number(2) : 0);
+}
+
+static void do_lost(void)
+{
+    scene.update = (struct kvb_link_report){ .was_lost = true, .is_up = script_says(1, "up") };
+}
+
+static void do_connects(void)
+{
+    scene.connects += script_number(1);
+}
+
+static void do_nats(void)
+{
+    scene.is_denied = script_says(0, "denied");
+    scene.is_publishing_failing = script_says(0, "failing");
+}
+
+static void do_name(void)
+{
+    scene.is_unresolved = script_says(0, "unresolved");
+}
+
+static void do_told_all(void)
+{
+    scene.rank.advertiser.told = KVB_TOLD_ALL;
+}
+
+static void do_wake(void)
+{
+    kvb_serve_wake(&scene.rank);
+}
+
+static void do_goodbye(void)
+{
+    kvb_serve_begin_goodbye(&scene.server, &scene.rank);
+    go_through();
+}
+
+static void do_down_clear(void)
+{
+    scene.rank.advertiser.options.down_clear_ns = script_number(1) * KVB_NS_PER_MS;
+}
+
+static void do_quarantined(void)
+{
+    scene.rank.share.until_ns = scene.now_ns + KVB_NS_PER_S;
 }
 
 /* At twice the speed, so that half a second between two turns counts as one and is no pause. */
-static void take_all_of_the_time(struct scene *scene)
+static void do_hog(void)
 {
     size_t seconds = 0;
 
-    scene->server.share_speed = 2;
-    scene->took_ns = KVB_NS_PER_S;
-    for (; !kvb_share_is_quarantined(&scene->rank.share); seconds++) {
-        assert_true(kvb_stream_is_connected(scene->rank.stream));
+    scene.server.share_speed = 2;
+    scene.took_ns = KVB_NS_PER_S;
+    for (; !kvb_share_is_quarantined(&scene.rank.share); seconds++) {
+        assert_true(kvb_stream_is_connected(scene.rank.stream));
         assert_true(seconds < 13);
-        scene->server.live_runs++; /* others are served, too */
-        kvb_serve_wake(&scene->rank);
-        end_replay_at_once(scene);
-        turn_after(scene, 500);
+        scene.server.live_runs++; /* others are served, too */
+        kvb_serve_wake(&scene.rank);
+        end_replay_at_once();
+        turn_after(500);
     }
     assert_true(seconds >= 10);
 }
 
-static void a_quarantined_stream_is_down_as_if_its_engine_was_away(void **state)
+static void do_two(void)
 {
-    (void)state;
-    struct scene scene;
-    enum kvb_stream_reason reason = KVB_REASON_NONE;
-    begin(&scene);
-
-    turn_after(&scene, 10);
-    take_all_of_the_time(&scene);
-    assert_int_equal(state_of(&scene, &reason), KVB_STREAM_DOWN);
-    assert_int_equal(reason, KVB_REASON_ENGINE_AWAY);
-    turn_after(&scene, 10); /* the socket is connected all the time */
-    assert_int_equal(state_of(&scene, &reason), KVB_STREAM_DOWN);
-    assert_int_equal(scene.passed_over, 1);
-    end(&scene);
+    second = (struct kvb_served){ .stream = NULL };
+    open_rank(&second);
 }
 
-static void a_released_stream_requests_what_it_missed(void **state)
+static void do_no_time(void)
 {
-    (void)state;
-    struct scene scene;
-    enum kvb_stream_reason reason = KVB_REASON_NONE;
-    begin(&scene);
-
-    turn_after(&scene, 10);
-    scene.last_reply = KVB_SERVE_END; /* of its first replay */
-    turn_after(&scene, 10);
-    take_all_of_the_time(&scene);
-    turn_after(&scene, 10);
-    scene.starts = 0;
-    turn_after(&scene, 500);
-    assert_int_equal(scene.starts, 1);
-    assert_int_equal(state_of(&scene, &reason), KVB_STREAM_SYNCING);
-    end(&scene);
+    scene.has_no_time = true;
 }
 
-/* ---- Rest ---- */
-
-static const uint64_t turn_ms = 10;
-
-/* Lets time pass in turns; replays end at once, without batches. */
-static void pass(struct scene *scene, uint64_t ms)
+static void do_zero(void)
 {
-    for (uint64_t at = 0; at < ms; at += turn_ms) {
-        end_replay_at_once(scene);
-        turn_after(scene, turn_ms);
-    }
+    zero();
 }
 
-/* Connected, announced, and silent for a while. */
-static void begin_silent(struct scene *scene)
+/* ---- What holds ---- */
+
+static void do_told(void)
 {
-    begin(scene);
-    pass(scene, 100);
-    scene->rank.advertiser.told = KVB_TOLD_ALL;
-    pass(scene, 60000);
-    scene->ticks = 0;
-    scene->beats = 0;
-    scene->starts = 0;
+    assert_int_equal(
+        scene.rank.advertiser.told, script_says(1, "gap") ? KVB_TOLD_WITH_GAP : KVB_TOLD_ALL);
 }
 
-static void a_silent_stream_is_visited_for_heartbeats_and_probes_alone(void **state)
+static void do_announced_in(void)
 {
-    (void)state;
-    struct scene scene;
-    begin_silent(&scene);
-
-    pass(&scene, 10000);
-    assert_in_range(scene.beats, 9, 10);
-    assert_true(scene.starts <= 1);
-    assert_true(scene.ticks <= 2 * scene.beats + 10 * scene.starts);
-    end(&scene);
+    assert_int_equal(
+        scene.rank.advertiser.not_before_ns, scene.now_ns + script_number(1) * KVB_NS_PER_MS);
 }
 
-static void a_stream_that_is_woken_is_ticked_in_the_next_round(void **state)
+static void do_due_in(void)
 {
-    (void)state;
-    struct scene scene;
-    begin_silent(&scene);
-
-    pass(&scene, 300);
-    scene.ticks = 0;
-    kvb_serve_wake(&scene.rank);
-    pass(&scene, turn_ms);
-    assert_int_equal(scene.ticks, 1);
-    end(&scene);
-}
-
-/* Its link is renewed, and the end of a quarantine looked for, at each tick. */
-static void a_stream_that_is_away_is_ticked_every_50_ms(void **state)
-{
-    (void)state;
-    struct scene scene;
-    begin_silent(&scene);
-
-    scene.update = (struct kvb_link_report){ .was_lost = true };
-    scene.ticks = 0;
-    pass(&scene, 1000);
-    assert_in_range(scene.ticks, 16, 21);
-    end(&scene);
-}
-
-static void a_stream_is_withdrawn_as_soon_as_its_engine_was_away_for_long(void **state)
-{
-    (void)state;
-    struct scene scene;
-    begin_silent(&scene);
-
-    scene.rank.advertiser.options.down_clear_ns = 700 * KVB_NS_PER_MS;
-    scene.update = (struct kvb_link_report){ .was_lost = true };
-    pass(&scene, turn_ms);
     assert_in_range(
         kvb_advertiser_due_ns(&scene.rank.advertiser, scene.now_ns), scene.now_ns,
-        scene.now_ns + 700 * KVB_NS_PER_MS);
-    end(&scene);
+        scene.now_ns + script_number(1) * KVB_NS_PER_MS);
 }
 
-static void after_a_pause_of_publishing_all_streams_are_announced(void **state)
+static void do_replaying(void)
 {
-    (void)state;
-    struct scene scene;
-    begin_silent(&scene);
-
-    pass(&scene, 300);
-    scene.is_denied = true;
-    pass(&scene, 600);
-    scene.lists = 0;
-    scene.is_denied = false;
-    pass(&scene, turn_ms);
-    assert_int_equal(scene.lists, 1);
-    end(&scene);
+    assert_int_equal(kvb_stream_is_replaying(scene.rank.stream), script_says(0, "replaying"));
 }
 
-/* A live batch with one event of an unknown type comes, and nothing else happens. */
-static void serve_unreadable(struct scene *scene, uint64_t seq)
+static void do_said(void)
 {
-    kvb_event_batch_reset(&scene->live.batch);
-    add_skipped(&scene->live.batch, KVB_SKIP_UNKNOWN_EVENT);
-    scene->live.seq = seq;
-    scene->live.is_there = true;
-    turn_after(scene, 0);
+    assert_string_equal(kvb_stream_state_name(scene.said), script_word(1));
 }
 
-/* Its state says UNVERIFIED already, so the gap does not change it. */
-static void a_gap_of_an_unverified_stream_is_replayed_in_the_next_round(void **state)
+static void do_listed_other(void)
 {
-    (void)state;
-    struct scene scene;
-    begin_silent(&scene);
+    static const struct kvb_served *before;
 
-    serve_unreadable(&scene, 0);
-    pass(&scene, 300);
-    scene.starts = 0;
-    serve_unreadable(&scene, 1);
-    pass(&scene, 20);
-    assert_int_equal(scene.starts, 0);
-    serve_unreadable(&scene, 3);
-    assert_false(scene.rank.output.is_changed);
-    pass(&scene, turn_ms);
-    assert_int_equal(scene.starts, 1);
-    end(&scene);
+    assert_ptr_not_equal(scene.listed, before);
+    before = scene.listed;
 }
 
-/* A batch that stores one block comes. */
-static void serve_stored(struct scene *scene, struct waiting *waiting, uint64_t seq, uint32_t token)
+static void do_order(void)
 {
-    const uint64_t hash = token;
-
-    kvb_event_batch_reset(&waiting->batch);
-    add_stored(&waiting->batch, NULL, &hash, &token, 1);
-    waiting->seq = seq;
-    waiting->is_there = true;
-    turn_after(scene, 0);
-}
-
-/* Connected, announced and EXACT. */
-static void begin_exact_rank(struct scene *scene)
-{
-    begin(scene);
-    turn_after(scene, turn_ms);
-    serve_stored(scene, &scene->reply, 0, 1);
-    serve_stored(scene, &scene->live, 0, 1);
-    pass(scene, 100);
-    scene->rank.advertiser.told = KVB_TOLD_ALL;
-    kvb_advertiser_want_beat(&scene->rank.advertiser, KVB_BEAT_NOW);
-    pass(scene, turn_ms);
-    assert_int_equal(scene->said, KVB_STREAM_EXACT);
-}
-
-/* SIGSTOP for a second: the first heartbeat after it goes out before the sockets are read. */
-static void the_first_heartbeat_after_a_pause_of_the_process_is_not_exact(void **state)
-{
-    (void)state;
-    struct scene scene;
-    begin_exact_rank(&scene);
-
-    scene.beats = 0;
-    turn_after(&scene, 999);
-    assert_int_equal(scene.said, KVB_STREAM_EXACT);
-    scene.beats = 0;
-    scene.starts = 0;
-    turn_after(&scene, 1000);
-    assert_int_equal(scene.beats, 1);
-    assert_int_equal(scene.said, KVB_STREAM_SYNCING);
-    assert_int_equal(scene.starts, 1); /* the engine is asked at once */
-    serve_stored(&scene, &scene.reply, 0, 1);
-    scene.last_reply = KVB_SERVE_END;
-    turn_after(&scene, turn_ms);
-    assert_int_equal(scene.said, KVB_STREAM_EXACT);
-    end(&scene);
-}
-
-/* A round has time for one of them. */
-static void streams_for_which_there_was_no_time_come_first_in_the_next_round(void **state)
-{
-    (void)state;
-    struct scene scene;
-    struct kvb_served other = { .stream = NULL };
-    begin(&scene);
-    open_rank(&scene, &other);
-
-    scene.has_no_time = true;
-    turn_after(&scene, turn_ms);
-    assert_int_equal(scene.lists, 1);
-    const struct kvb_served *first = scene.listed;
-    turn_after(&scene, turn_ms);
-    assert_int_equal(scene.lists, 2);
-    assert_ptr_not_equal(scene.listed, first);
-    close_rank(&other);
-    end(&scene);
-}
-
-/* ---- Order ---- */
-
-static bool
-is_done_before(const struct scene *scene, enum kvb_action_kind one, enum kvb_action_kind other)
-{
+    static const char *const names[] = {
+        [KVB_DO_RECEIVE] = "receive",       [KVB_DO_READ_MONITOR] = "read-monitor",
+        [KVB_DO_NOTE_LINK] = "note-link",   [KVB_DO_OUTPUT] = "output",
+        [KVB_DO_NEXT_BATCH] = "next-batch", [KVB_DO_END_RUN] = "end-run",
+        [KVB_DO_TEND_LINK] = "tend-link",   [KVB_DO_START_REPLAY] = "start-replay",
+        [KVB_DO_PUBLISH_LOADS] = "loads",   [KVB_DO_ANNOUNCE] = "announce",
+        [KVB_DO_CHUNK] = "chunk",           [KVB_DO_BEAT] = "beat",
+    };
     size_t at = 0;
 
-    while (at < scene->done_count && scene->done[at] != one) {
-        at++;
+    for (size_t word = 1; word < script_words(); word++, at++) {
+        while (at < scene.done_count &&
+               !(names[scene.done[at]] && script_says(word, names[scene.done[at]]))) {
+            at++;
+        }
+        assert_true(at < scene.done_count);
     }
-    while (at < scene->done_count && scene->done[at] != other) {
-        at++;
+}
+
+/* Whether word 0 is a count: of exactly word 1, <= word 2, or from word 1 to word 2. */
+static bool is_count(void)
+{
+    const struct {
+        const char *name;
+        uint64_t count;
+    } rows[] = {
+        { "starts", scene.starts },
+        { "stops", scene.stops },
+        { "rounds", scene.rounds },
+        { "passed-over", scene.passed_over },
+        { "applied", scene.applied },
+        { "ticks", scene.ticks },
+        { "beats", scene.beats },
+        { "lists", scene.lists },
+        { "byes", scene.byes },
+        { "completed", completed() },
+        { "replays", scene.server.max_replaying },
+        { "runs", scene.server.live_runs },
+    };
+
+    for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
+        if (script_says(0, rows[i].name)) {
+            const bool has_floor = !script_says(1, "<=");
+            const size_t last = script_words() - 1;
+            assert_in_range(rows[i].count, has_floor ? script_number(1) : 0, script_number(last));
+            return true;
+        }
     }
-    return at < scene->done_count;
+    return false;
 }
 
-/* The batches may come from another process than those before. */
-static void the_monitor_is_read_between_receiving_and_applying(void **state)
+/* DOWN(engine_away) ... */
+static void do_check(void)
+{
+    struct kvb_heartbeat beat;
+    char text[64];
+
+    if (!is_count()) {
+        kvb_stream_heartbeat(scene.rank.stream, &beat);
+        (void)snprintf(
+            text, sizeof text, "%s(%s)", kvb_stream_state_name(beat.state),
+            kvb_stream_reason_name(beat.reason));
+        assert_string_equal(text, script_word(0));
+    }
+}
+
+/* clang-format off */
+static const struct script_verb verbs[] = {
+    { "begin", do_begin },     { "silent", do_silent },   { "exact", do_exact },
+    { "turn", do_turn },       { "pass", do_pass },
+    { "end", do_last_reply },  { "cut", do_last_reply },  { "refused", do_last_reply },
+    { "live", do_batch },      { "reply", do_batch },     { "lost", do_lost },
+    { "connects", do_connects },
+    { "denied", do_nats },     { "allowed", do_nats },    { "failing", do_nats },
+    { "working", do_nats },    { "unresolved", do_name }, { "resolved", do_name },
+    { "told-all", do_told_all }, { "wake", do_wake },     { "goodbye", do_goodbye },
+    { "down-clear", do_down_clear }, { "quarantined", do_quarantined }, { "hog", do_hog },
+    { "two", do_two },         { "no-time", do_no_time }, { "zero", do_zero },
+    { "told", do_told },       { "announced-in", do_announced_in }, { "due-in", do_due_in },
+    { "replaying", do_replaying }, { "not-replaying", do_replaying }, { "said", do_said },
+    { "listed-other", do_listed_other }, { "order", do_order },
+};
+/* clang-format on */
+
+static void play(void **state)
+{
+    script_play(*state, verbs, KVB_COUNT_OF(verbs), do_check);
+}
+
+static int stop(void **state)
 {
     (void)state;
-    struct scene scene;
-    begin_exact_rank(&scene);
-
-    scene.update.was_lost = true;
-    serve_stored(&scene, &scene.live, 1, 2);
-    assert_true(is_done_before(&scene, KVB_DO_RECEIVE, KVB_DO_READ_MONITOR));
-    assert_true(is_done_before(&scene, KVB_DO_READ_MONITOR, KVB_DO_NOTE_LINK));
-    assert_true(is_done_before(&scene, KVB_DO_NOTE_LINK, KVB_DO_OUTPUT)); /* DOWN, UP */
-    assert_true(is_done_before(&scene, KVB_DO_OUTPUT, KVB_DO_NEXT_BATCH));
-    assert_true(is_done_before(&scene, KVB_DO_NEXT_BATCH, KVB_DO_END_RUN));
-    end(&scene);
+    script_tell_failure();
+    if (second.stream) {
+        close_rank(&second);
+        second.stream = NULL;
+    }
+    end();
+    return 0;
 }
 
-static void a_list_is_published_before_its_first_heartbeat(void **state)
-{
-    (void)state;
-    struct scene scene;
-    begin(&scene);
-
-    turn_after(&scene, turn_ms);
-    assert_true(is_done_before(&scene, KVB_DO_TEND_LINK, KVB_DO_START_REPLAY));
-    assert_true(is_done_before(&scene, KVB_DO_PUBLISH_LOADS, KVB_DO_ANNOUNCE));
-    assert_true(is_done_before(&scene, KVB_DO_ANNOUNCE, KVB_DO_CHUNK));
-    assert_true(is_done_before(&scene, KVB_DO_CHUNK, KVB_DO_BEAT));
-    end(&scene);
-}
-
-static void a_round_comes_every_5_ms_and_at_once_after_a_change_or_the_end_of_a_replay(void **state)
-{
-    (void)state;
-    struct scene scene;
-    begin_silent(&scene);
-
-    turn_after(&scene, 5);
-    scene.rounds = 0;
-    turn_after(&scene, 1);
-    assert_int_equal(scene.rounds, 0);
-    scene.update = (struct kvb_link_report){ .was_lost = true, .is_up = true };
-    turn_after(&scene, 1);
-    assert_int_equal(scene.rounds, 1);
-    assert_true(kvb_stream_is_replaying(scene.rank.stream));
-    turn_after(&scene, 1);
-    scene.rounds = 0;
-    turn_after(&scene, 1);
-    assert_int_equal(scene.rounds, 0);
-    scene.last_reply = KVB_SERVE_END;
-    turn_after(&scene, 1);
-    assert_int_equal(scene.rounds, 1);
-    end(&scene);
-}
-
-static void what_could_not_be_published_is_announced_again(void **state)
-{
-    (void)state;
-    struct scene scene;
-    begin_exact_rank(&scene);
-
-    scene.is_publishing_failing = true;
-    serve_stored(&scene, &scene.live, 1, 2);
-    assert_int_equal(scene.rank.advertiser.told, KVB_TOLD_WITH_GAP);
-    scene.is_publishing_failing = false;
-    scene.lists = 0;
-    pass(&scene, 600);
-    assert_int_equal(scene.lists, 1);
-    assert_int_equal(scene.rank.advertiser.told, KVB_TOLD_ALL);
-    end(&scene);
-}
-
-static void a_goodbye_withdraws_the_list_and_sends_the_last_heartbeat(void **state)
-{
-    (void)state;
-    struct scene scene;
-    begin_exact_rank(&scene);
-
-    kvb_serve_begin_goodbye(&scene.server, &scene.rank);
-    go_through(&scene);
-    assert_int_equal(scene.rank.advertiser.told, KVB_TOLD_ALL);
-    assert_true(kvb_stream_is_withdrawn(scene.rank.stream));
-    assert_int_equal(scene.byes, 1);
-    assert_true(is_done_before(&scene, KVB_DO_CHUNK, KVB_DO_BEAT));
-    end(&scene);
-}
+#define SERVED(name, text) SCRIPT_OF(name, play, stop, text)
 
 SUITE(serve)
 {
@@ -811,30 +646,103 @@ SUITE(serve)
         cmocka_unit_test(each_report_of_the_monitor_has_its_inputs),
         cmocka_unit_test(an_engine_is_away_since_its_connection_was_lost),
         cmocka_unit_test(a_restored_stream_is_away_until_its_engine_connects),
-        cmocka_unit_test(
-            a_round_comes_every_5_ms_and_at_once_after_a_change_or_the_end_of_a_replay),
-        cmocka_unit_test(the_monitor_is_read_between_receiving_and_applying),
-        cmocka_unit_test(a_list_is_published_before_its_first_heartbeat),
-        cmocka_unit_test(what_could_not_be_published_is_announced_again),
-        cmocka_unit_test(a_goodbye_withdraws_the_list_and_sends_the_last_heartbeat),
-        cmocka_unit_test(the_first_heartbeat_after_a_pause_of_the_process_is_not_exact),
-        cmocka_unit_test(a_replay_is_requested_once_and_ends_with_its_end),
-        cmocka_unit_test(a_cut_replay_is_not_complete),
-        cmocka_unit_test(an_unreadable_reply_stops_the_replay_without_an_end),
-        cmocka_unit_test(a_lost_connection_stops_the_replay),
-        cmocka_unit_test(an_unresolved_name_yields_its_place_to_others_for_half_a_second),
-        cmocka_unit_test(events_published_before_a_new_connection_count_as_lost),
-        cmocka_unit_test(while_publishing_is_denied_all_events_count_as_lost),
-        cmocka_unit_test(live_batches_are_applied_or_skipped),
-        cmocka_unit_test(a_quarantined_stream_is_down_as_if_its_engine_was_away),
-        cmocka_unit_test(a_released_stream_requests_what_it_missed),
-        cmocka_unit_test(a_silent_stream_is_visited_for_heartbeats_and_probes_alone),
-        cmocka_unit_test(a_stream_that_is_woken_is_ticked_in_the_next_round),
-        cmocka_unit_test(a_stream_that_is_away_is_ticked_every_50_ms),
-        cmocka_unit_test(a_stream_is_withdrawn_as_soon_as_its_engine_was_away_for_long),
-        cmocka_unit_test(after_a_pause_of_publishing_all_streams_are_announced),
-        cmocka_unit_test(a_gap_of_an_unverified_stream_is_replayed_in_the_next_round),
-        cmocka_unit_test(streams_for_which_there_was_no_time_come_first_in_the_next_round),
+
+        /* ---- Replays ---- */
+
+        SERVED(
+            "a replay is requested once and ends with its end",
+            "begin, turn 10, turn 10, starts 1, replays 1, end, turn 10, stops 1, completed 1"),
+        SERVED(
+            "a cut replay is not complete", "begin, turn 10, cut, turn 10, stops 1 2, completed 0"),
+        /* It runs until its deadline. */
+        SERVED(
+            "an unreadable reply stops the replay without an end",
+            "begin, turn 10, refused, turn 10, stops 1, replaying"),
+        SERVED("a lost connection stops the replay", "begin, turn 10, lost, turn 10, stops 1"),
+        SERVED(
+            "an unresolved name yields its place to others for half a second",
+            "begin, unresolved, turn 10, starts 1, not-replaying, turn 490, starts 1, resolved,"
+            "turn 10, starts 2, replaying"),
+        /* Its state says UNVERIFIED already, so the gap does not change it. */
+        SERVED(
+            "a gap of an unverified stream is replayed in the next round",
+            "silent, live 0, pass 300, zero, live 1, pass 20, starts 0, live 3, pass 10, starts 1"),
+
+        /* ---- NATS ---- */
+
+        /* A connection may have been replaced more than once since the last turn; readers
+         * reconnect first. */
+        SERVED(
+            "events published before a new connection count as lost",
+            "begin, turn 10, told-all, turn 10, told all, connects 1, turn 10, told gap,"
+            "announced-in 1200, told-all, turn 10, told all, connects 2, turn 10, told gap,"
+            "announced-in 1200"),
+        SERVED(
+            "while publishing is denied all events count as lost",
+            "begin, turn 10, rounds 1, told-all, denied, turn 10, rounds 1, told gap"),
+        SERVED(
+            "after a pause of publishing all streams are announced",
+            "silent, pass 300, denied, pass 600, zero, allowed, pass 10, lists 1"),
+        SERVED(
+            "what could not be published is announced again",
+            "exact, failing, live 1 2, told gap, working, zero, pass 600, lists 1, told all"),
+
+        /* ---- Quarantine ---- */
+
+        SERVED(
+            "live batches are applied or passed over",
+            "begin, turn 10, applied 1, quarantined, turn 10, applied 1, passed-over 1, runs 2"),
+        /* The socket is connected all the time. */
+        SERVED(
+            "a quarantined stream is down as if its engine was away",
+            "begin, turn 10, hog, DOWN(engine_away), turn 10, DOWN(engine_away), passed-over 1"),
+        SERVED(
+            "a released stream requests what it missed",
+            "begin, turn 10, end, turn 10, hog, turn 10, zero, turn 500, starts 1,"
+            "SYNCING(replaying)"),
+
+        /* ---- Rest ---- */
+
+        SERVED(
+            "a silent stream is visited for heartbeats and probes alone",
+            "silent, pass 10000, beats 9 10, starts <= 1, ticks <= 30"),
+        SERVED(
+            "a stream that is woken is ticked in the next round",
+            "silent, pass 300, zero, wake, pass 10, ticks 1"),
+        /* Its link is renewed, and the end of a quarantine looked for, at each tick. */
+        SERVED(
+            "a stream that is away is ticked every 50 ms", "silent, lost, pass 1000, ticks 16 21"),
+        SERVED(
+            "a stream is withdrawn as soon as its engine was away for long",
+            "silent, down-clear 700, lost, pass 10, due-in 700"),
+        SERVED(
+            "a round comes every 5 ms, and at once after a change or the end of a replay",
+            "silent, turn 5, zero, turn 1, rounds 0, lost up, turn 1, rounds 1, replaying, turn 1,"
+            "zero, turn 1, rounds 0, end, turn 1, rounds 1"),
+        /* A round has time for one of them. */
+        SERVED(
+            "streams for which there was no time come first in the next round",
+            "begin, two, no-time, turn 10, lists 1, listed-other, turn 10, lists 2, listed-other"),
+        /* SIGSTOP for a second: it goes out before the sockets are read, and the engine is asked at
+         * once. */
+        SERVED(
+            "the first heartbeat after a pause of the process is not EXACT",
+            "exact, turn 999, said EXACT, zero, turn 1000, beats 1, said SYNCING, starts 1,"
+            "reply 0 1, end, turn 10, said EXACT"),
+
+        /* ---- Order ---- */
+
+        /* The batches may come from another process than those before. */
+        SERVED(
+            "the monitor is read between receiving and applying",
+            "exact, lost up, live 1 2, order receive read-monitor note-link output next-batch"
+            " end-run"),
+        SERVED(
+            "a list is published before its first heartbeat",
+            "begin, turn 10, order tend-link start-replay loads announce chunk beat"),
+        SERVED(
+            "a goodbye withdraws the list and sends the last heartbeat",
+            "exact, goodbye, told all, byes 1, order chunk beat"),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -410,23 +410,6 @@ static void a_save_contains_no_half_of_a_batch(void **state)
     stream_world_end(&world);
 }
 
-static void live_batches_wait_behind_the_batch(void **state)
-{
-    (void)state;
-    static struct stream_world world;
-
-    begin_within(&world, true);
-    live(&world, 2, first_incarnation, 200);
-    assert_int_equal(world.output.events.event_count, 0);
-    assert_false(router_holds(&world, root(200)));
-    assert_int_equal(finish(&world), 4); /* three slices of five roots each, and the next batch */
-    assert_true(router_holds(&world, root(200)));
-    assert_int_equal(newest_seq(&world), 2);
-    find_live(&world, 2, first_incarnation);
-    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    stream_world_end(&world);
-}
-
 /* A batch that found no room is requested again. */
 static void a_batch_that_does_not_fit_behind_it_is_a_gap(void **state)
 {
@@ -444,130 +427,6 @@ static void a_batch_that_does_not_fit_behind_it_is_a_gap(void **state)
     assert_int_equal(kvb_stream_count(world.stream)->clears, 0);
     live(&world, seq, first_incarnation, (uint32_t)seq + 200);
     assert_int_equal(start_wanted_replay(&world), seq - 2);
-    stream_world_end(&world);
-}
-
-static void no_replay_begins_within_a_batch(void **state)
-{
-    (void)state;
-    static struct stream_world world;
-    uint64_t from = 0;
-
-    begin_sliced(&world, 10, true);
-    give(&world, KVB_INPUT_REPLAY_END);
-    live(&world, 0, first_incarnation, 100);
-    live(&world, 1, first_incarnation, 101);
-    add_roots(&world, 20);
-    give_batch(&world, KVB_INPUT_LIVE, 2, first_incarnation, false);
-    give(&world, KVB_INPUT_DOWN);
-    give(&world, KVB_INPUT_UP);
-    assert_false(kvb_stream_wants_replay(world.stream, world.now_ns, &from));
-    (void)finish(&world);
-    assert_int_equal(newest_seq(&world), 2);
-    assert_int_equal(start_wanted_replay(&world), 1); /* two batches prove the incarnation */
-    stream_world_end(&world);
-}
-
-static void a_batch_is_finished_although_its_engine_has_disconnected(void **state)
-{
-    (void)state;
-    static struct stream_world world;
-
-    begin_within(&world, true);
-    live(&world, 2, first_incarnation, 200);
-    give(&world, KVB_INPUT_DOWN);
-    assert_true(world.output.has_more);
-    assert_state(&world, KVB_STREAM_DOWN, KVB_REASON_ENGINE_AWAY);
-    (void)finish(&world);
-    assert_int_equal(newest_seq(&world), 1); /* queued batches are dropped, as at any loss */
-    assert_int_equal(world.held_count, 21);
-    give(&world, KVB_INPUT_UP);
-    assert_int_equal(start_wanted_replay(&world), 0);
-    replayed(&world, 0, first_incarnation, 100);
-    give_batch(&world, KVB_INPUT_REPLAY, 1, first_incarnation, false);
-    replayed(&world, 2, first_incarnation, 200);
-    end_replay(&world, first_incarnation);
-    /* no live batch arrived on this connection */
-    assert_state(&world, KVB_STREAM_UNVERIFIED, KVB_REASON_NO_BASE);
-    live(&world, 2, first_incarnation, 200);
-    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    stream_world_end(&world);
-}
-
-/* Without a replay endpoint nothing proves to which incarnation the other half belongs. */
-static void a_new_connection_without_replays_restarts_the_list(void **state)
-{
-    (void)state;
-    static struct stream_world world;
-
-    begin_within(&world, false);
-    give(&world, KVB_INPUT_DOWN);
-    give(&world, KVB_INPUT_UP);
-    assert_true(world.saw_cleared);
-    assert_false(world.output.has_more);
-    assert_int_equal(world.held_count, 0);
-    assert_int_equal(newest_seq(&world), UINT64_MAX);
-    stream_world_end(&world);
-}
-
-/* The very first batch is half applied, so no request can begin before it. */
-static void a_new_connection_within_the_first_batch_restarts_the_list(void **state)
-{
-    (void)state;
-    static struct stream_world world;
-
-    begin_sliced(&world, 10, true);
-    give(&world, KVB_INPUT_REPLAY_END);
-    add_roots(&world, 20);
-    give_batch(&world, KVB_INPUT_LIVE, 0, first_incarnation, false);
-    give(&world, KVB_INPUT_DOWN);
-    give(&world, KVB_INPUT_UP);
-    assert_false(world.output.has_more);
-    assert_int_equal(world.held_count, 0);
-    assert_int_equal(start_wanted_replay(&world), 0);
-    add_roots(&world, 20);
-    give_batch(&world, KVB_INPUT_REPLAY, 0, first_incarnation, false);
-    (void)finish(&world);
-    end_replay(&world, first_incarnation);
-    give_batch(&world, KVB_INPUT_LIVE, 0, first_incarnation, false);
-    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    assert_int_equal(world.held_count, 20);
-    stream_world_end(&world);
-}
-
-/* The engine has answered; the time that the batch takes is ours. */
-static void a_replay_does_not_time_out_within_a_batch(void **state)
-{
-    (void)state;
-    static struct stream_world world;
-
-    begin_sliced(&world, 10, true);
-    add_roots(&world, 20);
-    give_batch(&world, KVB_INPUT_REPLAY, 0, first_incarnation, false);
-    for (int i = 0; i < 3; i++) {
-        world.now_ns += 5 * KVB_NS_PER_S;
-        give(&world, KVB_INPUT_TICK);
-    }
-    assert_false(world.output.has_more);
-    assert_true(kvb_stream_is_replaying(world.stream));
-    give(&world, KVB_INPUT_TICK);
-    assert_true(kvb_stream_is_replaying(world.stream));
-    stream_world_end(&world);
-}
-
-/* A reply that arrives meanwhile is applied after the batch. */
-static void a_reply_within_a_batch_is_applied_after_it(void **state)
-{
-    (void)state;
-    static struct stream_world world;
-
-    begin_sliced(&world, 10, true);
-    add_roots(&world, 20);
-    give_batch(&world, KVB_INPUT_REPLAY, 0, first_incarnation, false);
-    assert_int_equal(world.held_count, 5);
-    replayed(&world, 1, first_incarnation, 200);
-    assert_int_equal(world.held_count, 21);
-    assert_int_equal(newest_seq(&world), 1);
     stream_world_end(&world);
 }
 
@@ -623,14 +482,7 @@ SUITE(stream_slices)
         cmocka_unit_test(a_restarted_list_drops_the_rest_of_an_event),
         cmocka_unit_test(half_a_batch_is_not_applied),
         cmocka_unit_test(a_save_contains_no_half_of_a_batch),
-        cmocka_unit_test(live_batches_wait_behind_the_batch),
         cmocka_unit_test(a_batch_that_does_not_fit_behind_it_is_a_gap),
-        cmocka_unit_test(no_replay_begins_within_a_batch),
-        cmocka_unit_test(a_batch_is_finished_although_its_engine_has_disconnected),
-        cmocka_unit_test(a_new_connection_without_replays_restarts_the_list),
-        cmocka_unit_test(a_new_connection_within_the_first_batch_restarts_the_list),
-        cmocka_unit_test(a_replay_does_not_time_out_within_a_batch),
-        cmocka_unit_test(a_reply_within_a_batch_is_applied_after_it),
         cmocka_unit_test(slices_survive_each_allocation_failing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
