@@ -9,53 +9,66 @@
  * Batch N of an engine stores one prompt of one token.  N' is batch N of the engine's next
  * incarnation, with another prompt.
  *
- *     beginnings    begin [drop N] [total N] [store yes] [removals detect|complete|incomplete]
- *                                 a stream that is not connected, with these options; removals: all
- *                                 tiers are published
- *                   alone         the same, without a replay endpoint
- *                   idle N        connected, N batches came in a replay
- *                   exact N       the same, and the newest came live
- *                   new [salts]   an engine that has published nothing; its requests may have salts
- *                   pool TIER [N] a store, without replays, of which this tier is published; its
- *                                 blocks have N tokens
- *                   sliced [alone]  connected and asked; a batch of more than five prompts is
- *                                 applied in slices of five
- *     events        up, down, pause, end, cut, tick
- *                   live N..., reply N...
- *                   clear N, clear-reply N      the batch clears the list
- *                   garbled N, garbled-reply N  it cannot be decoded
- *                   orphan N, orphan-gone N     it stores a block without its parent, or removes it
- *                   large N, large-reply N      it stores 20 prompts
- *                   bytes N HEX, bytes-reply N HEX  it has these bytes; the first live one is
- * looked for in the replay time          ms N          in ticks of 50 ms leap N        in one tick
- *                   wait N        until a replay is wanted, at most so many ms
- *                   finish        ticks until no slice is left
- *     replays       ask [N]       a replay is wanted, from N on, and starts
- *                   no-ask        none is wanted
- *                   need probe|history|missing|proof
- *                   confirm       end; if the engine is asked once more, it sends the same and
- * ends. confirm' does so for the next incarnation find N        a moment later batch N is asked
- * for, and comes topics yes|no the engine's replies have topics suspect       the engine may have
- * restarted processes     restart       the stream is saved, and a new process restores it restart
- * anew  ... and needs a new epoch metrics page  page [sleep S] [started T] [smaller yes|no] [resets
- * N] [hidden yes|no] [speculation S]      the page is read; the rest is as before second        1
- * s; a probe is answered answer        the same at once signs S...    what the page has shown:
- * asleep, awake, restart, occupancy, reset, hidden, none what holds    EXACT, UNVERIFIED(no_base),
- * ... lists N; has N...; lacks N... holds T...    the block at the end of a prompt of these tokens
- *                   cleared, uncleared   in the event before
- *                   drops         the replay under way is not needed any more
- *                   changed, unchanged   a heartbeat is due, or not
- *                   more, no-more slices
- *                   publishes N   so many events
- *                   newest N|none the newest batch
- *                   kept-epoch    as before the restart
- *                   discarded, kept   the engine's cache
- *                   why TEXT      is in the sentence of the state's reason
- *                   replaying
- *                   gaps N, missed N, clears N, duplicates N, restarts N, poison N   so far
- *                   aliases N, doubtful N, names-refused N, no-tokens N, proven N, shapes N,
- *                   unknown-removed N, unmatchable N, unplaced N
- */
+ *     beginnings   begin        a stream that is not connected, with these options:
+ *                                 [drop N] [total N] [store yes]
+ *                                 [removals detect|complete|incomplete], of which all tiers are
+ *                                 published
+ *                  alone        the same, without a replay endpoint
+ *                  idle N       connected, N batches came in a replay
+ *                  exact N      the same, and the newest came live
+ *                  new [salts]  an engine that has published nothing; its requests may have salts
+ *                  pool TIER [N]  a store, without replays, of which this tier is published; its
+ *                               blocks have N tokens
+ *                  sliced [alone]  connected and asked; a batch of more than five prompts is
+ *                               applied in slices of five
+ *     events       up, down, pause, end, cut, tick
+ *                  live N..., reply N...
+ *                  clear N, clear-reply N      the batch clears the list
+ *                  garbled N, garbled-reply N  it cannot be decoded
+ *                  orphan N, orphan-gone N     it stores a block without its parent, or removes it
+ *                  large N, large-reply N      it stores 20 prompts
+ *                  batch N EVENTS, batch-reply N EVENTS  it has these events, with ; between them
+ *                  bytes N HEX, bytes-reply N HEX  it has these bytes; the first live one is
+ *                               looked for in the replay
+ *     time         ms N         in ticks of 50 ms
+ *                  leap N       in one tick
+ *                  wait N       until a replay is wanted, at most so many ms
+ *                  finish       ticks until no slice is left
+ *     replays      ask [N]      a replay is wanted, from N on, and starts
+ *                  no-ask       none is wanted
+ *                  need probe|history|missing|proof
+ *                  confirm      end; if the engine is asked once more, it sends the same and ends.
+ *                               confirm' does so for the next incarnation
+ *                  find N       a moment later batch N is asked for, and comes
+ *                  topics yes|no  the engine's replies have topics
+ *                  suspect      the engine may have restarted
+ *     processes    restart      the stream is saved, and a new process restores it
+ *                  restart anew ... and needs a new epoch
+ *     the page     page [sleep S] [started T] [smaller yes|no] [resets N] [hidden yes|no]
+ *                       [speculation S]   the page of metrics is read; the rest is as before
+ *                  second       1 s; a probe is answered
+ *                  answer       the same at once
+ *                  signs S...   what the page has shown: asleep, awake, restart, occupancy,
+ *                               reset, hidden, none
+ *     what holds   EXACT, UNVERIFIED(no_base), ...
+ *                  lists N; has N...; lacks N...
+ *                  holds T..., misses T...  the block at the end of a prompt of these tokens
+ *                  beat NAME N...  a heartbeat says so: paired, store, drop, window, in-window,
+ *                               blocks, block-size, lookahead, shapes, missing
+ *                  tier TIER REASON|fine
+ *                  cleared, uncleared  in the event before
+ *                  drops        the replay under way is not needed any more
+ *                  changed, unchanged  a heartbeat is due, or not
+ *                  more, no-more       slices
+ *                  publishes N  so many events
+ *                  newest N|none  the newest batch
+ *                  kept-epoch   as before the restart
+ *                  discarded, kept  the engine's cache
+ *                  why TEXT     is in the sentence of the state's reason
+ *                  replaying
+ *                  gaps N, missed N, clears N, duplicates N, restarts N, poison N  so far
+ *                  aliases N, doubtful N, names-refused N, no-tokens N, proven N, shapes N,
+ *                  unknown-removed N, unmatchable N, unplaced N */
 void play_stream_script(void **state);
 int end_stream_script(void **state);
 
