@@ -49,6 +49,7 @@ static kvb_tokens_hash hash_content(
         { (const uint8_t *)sorted, key_count * sizeof *sorted },
     };
 
+    /* In one piece, as nearly always, the tokens are hashed where they lie. */
     if (content->lookahead_count == 0 && key_count == 0) {
         return (kvb_tokens_hash){ kvb_hash64(parts[0], seed) };
     }
@@ -112,6 +113,7 @@ size_t kvb_tokens_hash_prompt(
     const size_t blocks =
         block_size == 0 || count < width ? 0 : (count - shape.lookahead) / block_size;
 
+    /* Lookahead tokens are those that the next block begins with: these ranges overlap. */
     for (size_t i = 0; i < blocks; i++) {
         out_tokens[i] = kvb_tokens_hash_of(tokens + (i * block_size), width, NULL, 0, seed);
     }

@@ -50,6 +50,7 @@ static kvb_status grow_block_set(struct kvb_block_set *set)
     if (!larger.cells) {
         return KVB_NO_MEMORY;
     }
+    /* A home depends on the number of cells, so each hash gets a new one. */
     for (size_t i = 0; i < set->cell_count; i++) {
         if (set->cells[i] != 0) {
             larger.cells[block_cell(&larger, set->cells[i])] = set->cells[i];
@@ -62,6 +63,7 @@ static kvb_status grow_block_set(struct kvb_block_set *set)
 
 bool kvb_block_set_has(const struct kvb_block_set *set, kvb_block_hash block)
 {
+    /* 0 marks a free cell, so the hash 0 has a flag of its own. */
     if (block.value == 0 || !set->cells) {
         return block.value == 0 && set->has_zero;
     }
@@ -144,6 +146,7 @@ bool kvb_block_set_page(
     const struct kvb_block_set *set, uint64_t *cell, size_t cells,
     void (*visit)(void *context, kvb_block_hash block), void *context)
 {
+    /* It has no cell, so it belongs to the first page. */
     if (*cell == 0 && set->has_zero) {
         visit(context, (kvb_block_hash){ 0 });
     }

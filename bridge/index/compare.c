@@ -35,6 +35,7 @@ goes_on(const struct prefix_extent *extents, uint32_t extent, const uint64_t *qu
     const struct prefix_extent *here = extents + extent;
     const struct prefix_extent *next = extents + here->next;
 
+    /* The hint may be of another node's child, or of a child with another content. */
     return count > kvb_extent_nodes && here->len == kvb_extent_nodes && here->next != 0 &&
            next->parent == extent * kvb_extent_nodes + kvb_extent_nodes - 1 &&
            next->tokens[0] == query[kvb_extent_nodes];
@@ -101,6 +102,7 @@ common_avx2(const uint64_t *left, const uint64_t *right, uint32_t count)
         const __m256i l = _mm256_loadu_si256((const __m256i *)(const void *)(left + at));
         const __m256i r = _mm256_loadu_si256((const __m256i *)(const void *)(right + at));
         const __m256d equal = _mm256_castsi256_pd(_mm256_cmpeq_epi64(l, r));
+        /* One bit a hash, from the first one on: the lowest 0 is the first that differs. */
         const uint32_t mask = (uint32_t)_mm256_movemask_pd(equal);
         if (mask != 0xf) {
             return at + (uint32_t)__builtin_ctz(~mask);
@@ -192,6 +194,7 @@ is_whole_avx2(const struct prefix_extent *here, const uint64_t *query, kvb_set_i
         _mm256_storeu_si256(gone + half, out);
         kept |= (uint32_t)_mm256_movemask_pd(_mm256_castsi256_pd(none)) << (4 * half);
     }
+    /* A bit of `kept` says that its word has lost nobody. */
     return kept ^ 0xff;
 }
 static const struct kvb_prefix_compare by_avx2 = { common_avx2, changes_avx2, whole_avx2,

@@ -144,6 +144,7 @@ static bool may_take_hole(const struct kvb_prefix_index *index)
 
 static kvb_status draw_extent(struct kvb_prefix_index *index, uint32_t *out_extent)
 {
+    /* The open group is used up: a hole, where too much lies idle, before another group. */
     if (index->open_at == kvb_extent_group && may_take_hole(index)) {
         *out_extent = take_extent_hole(index);
         index->extent_count++;
@@ -170,6 +171,7 @@ static void give_back_extent(struct kvb_prefix_index *index, uint32_t extent)
     if (group->used != 0) {
         return;
     }
+    /* All 16 are free: a group that is open begins anew, any other one waits in the free list. */
     if (number == index->group_open) {
         index->open_at = 0;
     } else {
@@ -205,6 +207,7 @@ static kvb_status count_kid(struct kvb_prefix_index *index, uint32_t node)
 {
     uint16_t *kids = &kvb_prefix_extent_of(index, node)->kids[kvb_prefix_offset(node)];
 
+    /* ROOT is never freed, so nobody asks how many children it has. */
     if (node == kvb_root_node) {
         return KVB_OK;
     }
@@ -232,6 +235,7 @@ static void uncount_kid(struct kvb_prefix_index *index, uint32_t node)
             overflow->more--;
             return;
         }
+        /* The count fits into the extent again: the last row takes the place of this one. */
         *overflow = index->child_overflows[--index->child_overflow_count];
     }
     --*kids;
@@ -254,6 +258,7 @@ uint32_t kvb_prefix_child(const struct kvb_prefix_index *index, uint32_t node, u
     if (next < here->len && here->tokens[next] == tokens) { /* ROOT's extent has length 0 */
         return node + 1;
     }
+    /* No extent hangs below it, which costs no look-up to know. */
     if (here->kids[next - 1] == 0 && node != kvb_root_node) {
         return KVB_NONE;
     }
@@ -475,6 +480,8 @@ uint32_t kvb_prefix_append(
     if (count == 0) {
         return 0;
     }
+    /* Written before the table of names gets them, which reads names here.  They are no nodes
+     * before `len` is raised. */
     memcpy(here->names + first, names->blocks + names->at, count * sizeof here->names[0]);
     memcpy(here->tokens + first, tokens, count * sizeof here->tokens[0]);
     memset(here->kids + first, 0, count * sizeof here->kids[0]);
@@ -505,6 +512,7 @@ static uint32_t pop_node(struct kvb_prefix_index *index, uint32_t node)
         kvb_line_table_remove(&index->names, kvb_prefix_name_hash(index, here->names[at]), node);
     }
     here->len = (uint8_t)at;
+    /* Its first node was its last one: the edge to it goes, too. */
     if (at == 0) {
         end_extent(index, node / kvb_extent_nodes);
     }
@@ -579,6 +587,7 @@ uint32_t kvb_prefix_pop(
     }
     here->len = (uint8_t)len;
     index->counters.nodes -= end - len;
+    /* The node above may have been kept for these alone. */
     *out_above = len > 0 ? base + len - 1 : here->parent;
     if (len == 0) {
         end_extent(index, base / kvb_extent_nodes);

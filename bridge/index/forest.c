@@ -104,6 +104,7 @@ static void take_tree(struct kvb_forest *forest, uint32_t tree)
 
 static void leave_forest_tree(struct kvb_forest *forest, uint32_t tree)
 {
+    /* A tree that nobody uses any more is one use less of the tree that it is part of. */
     while (tree != KVB_NO_ID && --forest->trees[tree].uses == 0) {
         const uint32_t whole = forest->trees[tree].whole;
         forest->trees[tree].whole = forest->free_tree;
@@ -128,6 +129,7 @@ static void unite_trees(struct kvb_forest *forest, uint32_t a, uint32_t b)
     struct forest_tree *whole = &forest->trees[is_a_larger ? a : b];
     struct forest_tree *part = &forest->trees[is_a_larger ? b : a];
 
+    /* By rank, so that the way up to the whole stays short. */
     part->whole = is_a_larger ? a : b;
     whole->uses++;
     whole->rank += whole->rank == part->rank;
@@ -229,6 +231,7 @@ kvb_status kvb_forest_placeholder_make(
     }
     uint32_t tree = KVB_NO_ID;
 
+    /* Numbers are drawn first and taken last: a failure in between leaves nothing behind. */
     KVB_TRY(draw_node(forest, &id));
     KVB_TRY(draw_tree(forest, &tree));
     KVB_TRY(kvb_id_table_put(&forest->placeholders, hash_name(forest, slot, block), id));
@@ -289,6 +292,7 @@ uint32_t kvb_forest_next(const struct kvb_forest *forest, uint32_t node, uint32_
     if (forest->nodes[node].first_child != KVB_NO_ID) {
         return forest->nodes[node].first_child;
     }
+    /* Up again, to the first that has another child. */
     while (node != top && forest->nodes[node].next_sibling == KVB_NO_ID) {
         node = forest->nodes[node].parent;
     }
@@ -379,6 +383,7 @@ void kvb_forest_join(struct kvb_forest *forest, uint32_t placeholder, uint32_t n
     unite_trees(forest, own_tree, other_tree);
     for (;;) {
         const uint32_t child = forest->nodes[from].first_child;
+        /* Each child is moved away or merged, so the first one is always a new one. */
         if (child == KVB_NO_ID && from == placeholder) {
             break;
         }
@@ -393,7 +398,7 @@ void kvb_forest_join(struct kvb_forest *forest, uint32_t placeholder, uint32_t n
         const uint32_t duplicate = find_child(forest, to, forest->nodes[child].key);
         if (duplicate == KVB_NO_ID) {
             move_child(forest, child, to);
-        } else {
+        } else { /* goes down one level: from and to become the pair */
             merge_duplicates(forest, child, duplicate, &from, &to);
         }
     }
@@ -425,7 +430,7 @@ static void link_to_node(struct kvb_forest *forest, uint32_t id, uint32_t node)
     member->node_next = first;
     if (first != KVB_NO_ID) {
         forest->members[first].node_previous = id;
-    } else {
+    } else { /* its first name: it is held from here on */
         forest->ghost_count--;
     }
     forest->nodes[node].first_member = id;
@@ -494,6 +499,7 @@ kvb_status kvb_forest_member_make(
 {
     uint32_t id = KVB_NO_ID;
 
+    /* As with nodes: the number is taken when the table has it. */
     KVB_TRY(draw_member(forest, &id));
     KVB_TRY(kvb_id_table_put(&forest->names, hash_name(forest, made->slot, made->block), id));
     if (id == forest->free_member) {
@@ -525,5 +531,6 @@ void kvb_forest_member_drop(
     forest->members[member].slot_next = forest->free_member;
     forest->free_member = member;
     forest->member_count--;
+    /* Last, because it may free the node and those above it. */
     kvb_forest_release(forest, dropped.node);
 }

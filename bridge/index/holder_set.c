@@ -226,6 +226,7 @@ static void plan_turn(const struct kvb_holder_sets *sets, struct turn *turn, boo
     } else {
         memcpy(turn->mask, set->mask, sizeof turn->mask);
     }
+    /* With its last holder a leaf leaves the mask. */
     set_mask(turn->mask, turn->member.leaf, is_added || is_anybody_left(sets, turn));
 }
 
@@ -251,6 +252,7 @@ static bool is_turned(const struct kvb_holder_sets *sets, const struct turn *tur
     const struct kvb_holder_set *set = kvb_holder_set_at(sets, id);
     const struct kvb_set_leaf *leaves = kvb_holder_set_leaves(sets, set);
 
+    /* Nearly all that are not equal differ in these, and no leaf is read. */
     if (set->hash != turn->hash || set->count != turn->count ||
         memcmp(set->mask, turn->mask, sizeof set->mask) != 0) {
         return false;
@@ -295,6 +297,7 @@ make_turned(struct kvb_holder_sets *sets, const struct turn *turn, kvb_set_id *o
         give_back_leaves(sets, at, leaf_count);
         return status;
     }
+    /* Of all leaves only the member's differs from that of the set before. */
     struct kvb_set_leaf *leaf = leaf_at(sets, at);
     for (uint32_t l = next_leaf(turn->mask, 0); l < kvb_max_leaves;
          l = next_leaf(turn->mask, l + 1)) {
@@ -311,6 +314,7 @@ make_turned(struct kvb_holder_sets *sets, const struct turn *turn, kvb_set_id *o
         .references = 1,
         .count = turn->count,
     };
+    /* Last, because the table reads the hash where it is. */
     status = kvb_line_table_put(&sets->interned, turn->hash, id);
     if (status != KVB_OK) {
         give_back_leaves(sets, at, leaf_count);
@@ -356,6 +360,7 @@ static kvb_status edit(struct kvb_holder_sets *sets, const struct turn *turn, bo
 
     const uint64_t old_hash = set->hash;
 
+    /* Its number stays, so no node that has it need be written. */
     kvb_line_table_remove(&sets->interned, old_hash, turn->from);
     set->hash = turn->hash;
     kvb_status status = kvb_line_table_put(&sets->interned, turn->hash, turn->from);
@@ -386,6 +391,7 @@ static kvb_status edit(struct kvb_holder_sets *sets, const struct turn *turn, bo
         return false;
     }
     uint64_t *words = member_words(sets, set, member);
+    /* Nothing to change; or what is left is one holder, or has a leaf less: another kind of set. */
     const bool is_in = (words[member->word] & member->bit) != 0;
     if (is_in == is_added || (!is_added && (set->count == 2 || !has_others(words, member)))) {
         return false;
@@ -410,6 +416,7 @@ static kvb_status edit(struct kvb_holder_sets *sets, const struct turn *turn, bo
     uint32_t edited = 0;
 
     while (edited < count) {
+        /* Neighbours with the same set have to be all that have it. */
         uint32_t alike = 1;
         while (edited + alike < count && ids[step * alike] == *ids) {
             alike++;
@@ -444,6 +451,7 @@ turn_bit(struct kvb_holder_sets *sets, struct turn *turn, bool is_added, kvb_set
         *out_id = turn->from;
         return KVB_OK;
     }
+    /* Where an equal set exists, the nodes get that one: each set is stored once. */
     plan_turn(sets, turn, is_added);
     const kvb_set_id same = find_turned(sets, turn);
     if (same != 0) {
@@ -502,6 +510,7 @@ kvb_status kvb_holder_sets_without(
         return KVB_OK;
     }
     const struct kvb_holder_set *set = kvb_holder_set_at(sets, id);
+    /* One holder alone is no set of its own: its number says who it is. */
     if (set->count == 2) {
         *out_id = kvb_set_of_one(other_of_two(sets, set, holder));
         kvb_set_drop(sets, id);

@@ -92,6 +92,7 @@ static void check_one(struct kvb_prefix_index *index, uint32_t number)
         __builtin_prefetch(soon);
         __builtin_prefetch(soon->sets);
     }
+    /* One that has the pass's number was kept before: this is its duplicate. */
     if (extent->pass != holder->pass && holds_in(index, number, holder->extents[at])) {
         extent->pass = holder->pass;
         holder->extents[holder->kept++] = holder->extents[at];
@@ -155,6 +156,7 @@ kvb_status kvb_prefix_note_extent(struct kvb_prefix_index *index, uint32_t numbe
 {
     struct prefix_holder *holder = &index->holders[number];
 
+    /* Each append pays for a part of a pass, whosever it is, so that no append pays for a whole. */
     pass_on(index, number);
     if (holder->extent_count == holder->extent_capacity) {
         KVB_TRY(kvb_array_reserve(

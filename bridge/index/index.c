@@ -90,6 +90,7 @@ void kvb_prefix_index_slot_clear(struct kvb_prefix_index *index, kvb_slot_ref sl
 
     index->counters.removed += here->blocks;
     index->counters.memberships -= here->blocks;
+    /* Orphans go at once, because nobody sweeps the forest. */
     while (here->orphans.count > 0) {
         kvb_forest_member_drop(&index->forest, &here->orphans, here->orphans.first_member);
     }
@@ -180,6 +181,7 @@ kvb_status kvb_prefix_index_store(
     if (run->count == 0) {
         return KVB_OK;
     }
+    /* The lines arrive while the run is checked. */
     fetch_first(index, slot.value, run, &names);
     if (run_names_its_own_parent(run)) {
         index->counters.self_parents++;
@@ -192,6 +194,47 @@ kvb_status kvb_prefix_index_store(
     return kvb_prefix_is_in_tree(&parent)
                ? kvb_prefix_store_in_tree(index, slot.value, parent.node, run, &names, out_changed)
                : kvb_prefix_store_orphans(index, slot.value, &parent, run, out_changed);
+}
+
+/* ---- Before a change ---- */
+
+/* Number of blocks to prefetch.  The change itself prefetches the later ones. */
+enum { expected_blocks = 4 };
+
+[[gnu::always_inline]] static inline void expect_names(
+    const struct kvb_prefix_index *index, uint32_t slot, const kvb_block_hash *blocks, size_t count)
+{
+    struct prefix_names names;
+
+    kvb_prefix_names_init(&names, index, slot, blocks, count);
+    for (size_t i = 0; i < expected_blocks; i++) {
+        kvb_prefix_names_fetch(index, &names, i);
+    }
+}
+
+void kvb_prefix_index_expect_store(
+    const struct kvb_prefix_index *index, kvb_slot_ref slot, const struct kvb_index_run *run)
+{
+    expect_names(index, slot.value, run->blocks, run->count);
+    if (run->has_parent) {
+        kvb_line_table_prefetch(&index->names, kvb_prefix_name_hash(index, run->parent.value));
+        kvb_prefix_fetch_stored(index, index->slots[slot.value].last_stored);
+    }
+}
+
+void kvb_prefix_index_expect_remove(
+    const struct kvb_prefix_index *index, kvb_slot_ref slot, const kvb_block_hash *blocks,
+    size_t count)
+{
+    const struct prefix_slot *here = &index->slots[slot.value];
+    const uint32_t guess = here->next_removed;
+
+    expect_names(index, slot.value, blocks, count);
+    kvb_prefix_fetch_removed(index, guess, count > kvb_prefix_offset(guess));
+    if (here->own_words > 0) {
+        const uint64_t hash = kvb_prefix_page_hash(index, here->holder, guess / kvb_extent_nodes);
+        kvb_line_table_prefetch(&index->words_by_place, hash);
+    }
 }
 
 /* ---- Memory ahead of use ---- */

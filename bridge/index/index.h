@@ -207,15 +207,11 @@ typedef kvb_status (*kvb_index_visitor)(void *context, const struct kvb_index_ru
 /* Visits all blocks of the slot as runs, parents before children.  An empty index that stores the
  * runs in that order gives the slot the same depths.  A run below a block that the slot does not
  * hold has the slot's former name of that block as parent.  If the slot now uses that name for
- * another block, the parent gets a name that the slot does not use.  The index must not change
- * during the walk.
- * KVB_NO_MEMORY  the visitor got a part of the runs, or none */
-kvb_status kvb_prefix_index_walk(
-    struct kvb_prefix_index *index, kvb_slot_ref slot, kvb_index_visitor visit, void *context);
-
-/* The same in steps.  The index may change between two steps.  Each run is correct when it is
- * visited.  A block that is added or moved during the walk may be left out or visited twice.  The
- * walk ends when the slot is cleared.  Memory: some 48 bytes for 16 blocks. */
+ * another block, the parent gets a name that the slot does not use.
+ *
+ * It goes in steps, between which the index may change.  Each run is correct when it is visited.  A
+ * block that is added or moved during the walk may be left out or visited twice.  The walk ends
+ * when the slot is cleared.  Memory: some 48 bytes for 16 blocks. */
 struct kvb_index_walk;
 
 /* KVB_NO_MEMORY */
@@ -224,8 +220,9 @@ kvb_status kvb_index_walk_new(
 void kvb_index_walk_free(struct kvb_index_walk *walk); /* NULL is fine */
 
 /* Does one step.  Visiting a block takes 16 units of the budget, and finding it up to 8.  A unit is
- * some 10 ns.  KVB_AGAIN: call again to continue.  Other results as above.  The visitor must not
- * return KVB_AGAIN. */
+ * some 10 ns; SIZE_MAX: the whole walk.  The visitor must not return KVB_AGAIN.
+ * KVB_AGAIN      call again to continue
+ * KVB_NO_MEMORY  the walk has ended: the visitor got a part of the runs, or none */
 kvb_status kvb_index_walk_step(
     struct kvb_index_walk *walk, size_t budget, kvb_index_visitor visit, void *context);
 

@@ -404,7 +404,7 @@ uint32_t kvb_prefix_pop(
 /* Frees the node if it has neither holders nor children, then its parent likewise, and so on. */
 void kvb_prefix_trim(struct kvb_prefix_index *index, uint32_t node);
 
-/* ---- index/holders.c ---- */
+/* ---- index/holders.c: the extents of holders ---- */
 
 void kvb_prefix_holders_close(struct kvb_prefix_index *index);
 size_t kvb_prefix_holders_bytes(const struct kvb_prefix_index *index);

@@ -144,6 +144,7 @@ static void begin_alive(struct alive *alive, kvb_set_id set)
     const struct kvb_holder_set *here = kvb_holder_set_at(&index->sets, set);
     const struct kvb_set_leaf *from = kvb_holder_set_leaves(&index->sets, here);
     uint64_t dead = 0;
+    /* Retired holders are left out here, once: the remaining ones are only ever narrowed. */
     memcpy(alive->mask, here->mask, sizeof alive->mask);
     for (uint32_t w = 0; w < 2; w++) {
         for (uint64_t left = here->mask[w]; left; left &= left - 1) {
@@ -186,6 +187,7 @@ static kvb_status narrow_to_one(struct alive *alive, uint32_t holder, uint32_t d
     const uint64_t word = UINT64_C(1) << (bit % 64);
 
     if (kvb_set_has_leaf(alive->mask, holder / kvb_leaf_bits) && leaf->words[bit / 64] & word) {
+        /* All others end here. */
         leaf->words[bit / 64] &= ~word;
         KVB_TRY(report_all_alive(alive, depth));
         alive->is_one = true;
@@ -256,6 +258,7 @@ static uint32_t narrow_leaves(
 
     for (uint32_t w = 0; w < 2; w++) {
         for (uint64_t left = alive->mask[w]; left; left &= left - 1) {
+            /* Written for each leaf, and kept where it lost somebody: that takes no branch. */
             struct loser *loser = &out_losers[count];
             loser->leaf = w * 64 + (uint32_t)__builtin_ctzll(left);
             const struct kvb_set_leaf *other =
@@ -287,6 +290,7 @@ static kvb_status narrow_to_set(struct alive *alive, struct kvb_holder_set *next
         drop_leaf_if_empty(alive, losers[i].leaf);
         gone += count_holders(&losers[i].gone);
     }
+    /* The next query along this path reads in the note what was found out here. */
     if (alive->is_whole && gone <= 1) {
         kvb_set_note(next, alive->last, gone == 1 ? first_holder(&losers[0]) : KVB_NO_HOLDER);
     }
@@ -364,6 +368,8 @@ static uint32_t follow_notes(
             break;
         }
         const bool is_lost = next->lost != KVB_NO_HOLDER;
+        /* The next set has others, too, who lack an earlier block.  So what remains is less than
+         * that set, and has leaves of its own from here on. */
         if (is_whole && next->count + is_lost != last->count) {
             is_whole = false;
             take_whole_set(alive, last);
@@ -441,6 +447,7 @@ static kvb_status follow_extent(
             }
         }
         const uint32_t i = (uint32_t)__builtin_ctz(changes);
+        /* At the first block of the prompt nobody can be lost yet. */
         if (depth + i == 0) {
             begin_alive(alive, extent->sets[i]);
         } else {
@@ -518,9 +525,11 @@ static kvb_status follow_query(struct alive *alive, const kvb_tokens_hash *query
         if (path.node == KVB_NONE) {
             break;
         }
+        /* What all have in common is passed in whole extents, then one is looked at by node. */
         follow_whole_extents(alive->index, &path);
         KVB_TRY(follow_to_branch(alive, &path));
     }
+    /* Those that remain hold all that the path has of the prompt. */
     catch_up(alive);
     return path.depth > 0 && !alive->is_none ? report_all_alive(alive, (uint32_t)path.depth)
                                              : KVB_OK;
@@ -577,6 +586,7 @@ static uint32_t depth_by_names(
 
     for (size_t i = 0; i < count; i++) {
         const struct prefix_found found = find_below(index, slot, place, query[i]);
+        /* The name alone is not enough: the block may be another one, elsewhere in the tree. */
         if (!kvb_prefix_is_in_tree(&found) || kvb_prefix_parent(index, found.node) != place) {
             return (uint32_t)i;
         }

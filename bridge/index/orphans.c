@@ -38,6 +38,7 @@ static kvb_status name_orphan(
     const struct prefix_found found = kvb_prefix_find(index, slot, made->block);
 
     *out_is_new = found.kind == found_none;
+    /* A name that the slot uses for another orphan moves to this one. */
     if (found.kind == found_orphan) {
         forest->members[found.id].parent_block = made->parent_block;
         index->counters.duplicate_stored += found.node == made->node;
@@ -78,6 +79,7 @@ static kvb_status store_orphan(
     KVB_TRY(kvb_forest_child_make(forest, *place, run->tokens[at].value, &made.node));
     *place = made.node;
     KVB_TRY(name_orphan(index, slot, &made, out_is_new));
+    /* Others may have waited for just this block: they move below it. */
     const uint32_t waiting = kvb_forest_placeholder(forest, slot, run->blocks[at]);
     if (waiting != KVB_NONE) {
         kvb_forest_join(forest, waiting, made.node);
@@ -175,6 +177,7 @@ static kvb_status move_words(struct kvb_prefix_index *index, uint32_t slot, uint
     while (member != KVB_NONE) {
         const struct forest_member moved = index->forest.members[member];
         const struct prefix_found orphan = { .kind = found_orphan, .id = member };
+        /* The new word before the old one goes: without memory the name stays where it was. */
         KVB_TRY(kvb_prefix_word_make(index, slot, moved.block, to, moved.parent_block));
         KVB_TRY(kvb_prefix_word_drop(index, slot, &orphan));
         member = moved.node_next;
@@ -195,6 +198,7 @@ kvb_prefix_join(struct kvb_prefix_index *index, uint32_t slot, kvb_block_hash bl
 
     while (from != KVB_NONE) {
         const uint32_t next = kvb_forest_next(&index->forest, from, top);
+        /* Parents come first, so the parent's place in the tree is known. */
         const uint32_t parent = parent_in_tree(index, from, top, node);
         uint32_t to = parent;
         kvb_status status = map_node(index, from, parent, &to);

@@ -156,6 +156,7 @@ static kvb_status name_word(struct kvb_prefix_index *index, struct prefix_page *
         kvb_line_table_put_at(&index->names, &place, id);
         return KVB_OK;
     }
+    /* Others use the name, too: a few of them in one line, all further ones in the other table. */
     if (kvb_prefix_called(index, page->holder, block.value).others < max_of_a_name) {
         return kvb_line_table_put(&index->names, hash, id);
     }
@@ -210,6 +211,7 @@ kvb_status kvb_prefix_page_put(
         return KVB_NOT_FOUND;
     }
     index->page_last = id;
+    /* The place before the word's own is the parent's name, so both are kept for the way back. */
     struct prefix_page *page = kvb_prefix_page(index, id);
     const kvb_block_hash old_name = { page->names[at] };
     const kvb_block_hash old_parent = kvb_prefix_page_parent(index, id + at);
@@ -233,6 +235,7 @@ void kvb_prefix_page_take(struct kvb_prefix_index *index, uint32_t id)
     struct prefix_page *page = kvb_prefix_page(index, id);
     const uint32_t at = kvb_prefix_offset(id);
 
+    /* Its name stays in the page: it is also that of the next word's parent. */
     unname_word(index, page, id);
     page->stand &= (uint16_t) ~(1U << at);
     index->word_count--;
@@ -250,6 +253,7 @@ void kvb_prefix_page_drop(struct kvb_prefix_index *index, uint32_t holder, uint3
     const struct prefix_page *page = id != KVB_NONE ? kvb_prefix_page(index, id) : NULL;
     const uint32_t placement = page ? page->stand : 0;
 
+    /* All lines are requested before the first one is needed. */
     for (uint32_t left = placement; left != 0; left &= left - 1) {
         const uint64_t name = page->names[__builtin_ctz(left)];
         kvb_line_table_prefetch(&index->names, kvb_prefix_name_hash(index, name));

@@ -43,6 +43,7 @@ kvb_status kvb_prefix_holder_of(struct kvb_prefix_index *index, uint32_t slot)
         status = draw_holder(index, &holder);
     }
     KVB_TRY(status);
+    /* The list of the number's last owner is empty; its memory is used on. */
     struct prefix_holder *here = &index->holders[holder];
     index->slot_of[holder] = slot;
     here->extent_count = 0;
@@ -61,6 +62,7 @@ void kvb_prefix_holder_retire(struct kvb_prefix_index *index, uint32_t slot)
         return;
     }
     struct prefix_holder *holder = &index->holders[number];
+    /* Sets and names still have it: from here on only this bit says that it is gone. */
     index->live[number / 64] &= ~(UINT64_C(1) << (number % 64));
     kvb_prefix_pass_leave(index, number);
     holder->next_free = index->dying;
@@ -81,6 +83,7 @@ static bool sweep_extent(struct kvb_prefix_index *index, uint32_t holder, uint32
     for (uint32_t i = here->len; i-- > 0;) {
         kvb_set_id *set = &here->sets[i];
         const kvb_set_id old = *set;
+        /* The same set as of the node before: so is the result. */
         if (old == from && from != 0 && !kvb_set_is_one(from)) {
             kvb_set_keep(&index->sets, to);
             kvb_set_drop(&index->sets, old);
@@ -147,6 +150,7 @@ bool kvb_prefix_index_reclaim(struct kvb_prefix_index *index, size_t extents)
         if (extents-- == 0) {
             return true;
         }
+        /* The extent leaves the list only when it is swept: without memory it is tried again. */
         prefetch_holder(index, holder);
         if (!sweep_extent(index, index->dying - 1, extent)) {
             return true;

@@ -57,6 +57,7 @@ static uint32_t find_canonical(const struct removing *removing)
     const kvb_block_hash block = next_block(removing);
     const uint32_t guess = index->slots[removing->slot].next_removed;
 
+    /* The parent of the block before, as engines evict from the end: no table is looked up. */
     if (kvb_prefix_is_canonical(index, removing->holder, guess, block)) {
         return guess;
     }
@@ -93,6 +94,7 @@ static kvb_status leave_nodes(struct removing *removing, uint32_t node, uint32_t
     const kvb_set_id from = *sets;
     uint32_t moved = count;
 
+    /* The first node finds the changed set, which is the same for all others of this set. */
     if (from != removing->from || from == 0 || kvb_set_is_one(from)) {
         KVB_TRY(kvb_holder_sets_without(&index->sets, from, removing->holder, &removing->to));
         removing->from = removing->to == from ? 0 : from;
@@ -164,9 +166,11 @@ static kvb_status remove_canonical(struct removing *removing)
         done_with_some(removing, 1, false);
         return KVB_OK;
     }
+    /* Nobody else holds it: freed, with those before it in the extent. */
     if (pop(removing, node)) {
         return KVB_OK;
     }
+    /* Others do, and mostly those before it, too: the holder leaves their sets. */
     KVB_TRY(leave_some(removing, node, count_canonical(removing, node), &count));
     guess_next(removing, kvb_prefix_parent(index, node + 1 - count));
     kvb_prefix_trim(index, node);
@@ -318,6 +322,7 @@ static kvb_status remove_any(struct removing *removing)
     if (kvb_prefix_is_in_tree(&found)) {
         prefetch_removal(removing, found.node);
     }
+    /* Aliases, orphans, unknown names: one by one, and rare. */
     if (found.kind != found_canonical && found.kind != found_in_page) {
         return remove_overflow(removing, &found);
     }
@@ -372,10 +377,11 @@ kvb_status kvb_prefix_index_remove(
         fetch_page(index, removing.holder, guess / kvb_extent_nodes);
     }
     while (names.at < count) {
+        /* For each block anew: with its last own word a slot becomes a simple one. */
         const kvb_status status = kvb_prefix_is_simple(index, slot.value)
                                       ? remove_canonical(&removing)
                                       : remove_any(&removing);
-        if (status != KVB_OK) {
+        if (status != KVB_OK) { /* a list that shows what is gone is worse than none */
             kvb_prefix_index_slot_clear(index, slot);
             return status;
         }

@@ -96,6 +96,7 @@ static kvb_status enter_holder_sets(struct storing *storing, kvb_set_id *sets, u
     const kvb_set_id from = sets[0];
     uint32_t moved = count;
 
+    /* The first node finds or makes the set with the holder; the others have the same. */
     if (from != step->from || from == 0) {
         KVB_TRY(kvb_holder_sets_with(&index->sets, from, storing->holder, &step->to));
         step->from = step->to == from ? 0 : from; /* edited in place: its only node */
@@ -124,6 +125,7 @@ static uint32_t count_there(const struct storing *storing, uint32_t child)
     count = named < count ? named : count;
     count = compare->common(here->tokens + at, &storing->run->tokens[done].value, count);
     count = compare->common(here->names + at, &storing->run->blocks[done].value, count);
+    /* Where the extent has another name for a parent, the run's has to be compared with that. */
     return here->override_at > at && here->override_at < at + count ? here->override_at - at
                                                                     : count;
 }
@@ -188,7 +190,7 @@ store_some(struct storing *storing, uint32_t child, uint32_t max, uint32_t *out_
 
     if (is_new) {
         KVB_TRY(enter_some(storing, child, max, out_count));
-    } else {
+    } else { /* held before, so its extent is in the holder's list */
         *out_count = count_alike_sets(sets, max);
         storing->noted = child / kvb_extent_nodes;
         index->counters.duplicate_stored += *out_count;
@@ -271,6 +273,7 @@ static kvb_status store_new(struct storing *storing)
     KVB_TRY(kvb_prefix_child_new(
         index, storing->node, storing->run->tokens[at].value, storing->run->blocks[at].value, true,
         &child));
+    /* Into the holder's list before it holds the node: what is not there is never reclaimed. */
     const kvb_status status = note(storing, child / kvb_extent_nodes);
     if (status != KVB_OK) {
         kvb_prefix_trim(index, child);
@@ -295,6 +298,8 @@ static kvb_status store_in_page(struct storing *storing, uint32_t child)
     const kvb_block_hash parent = parent_name(storing, storing->names->at);
 
     KVB_TRY(note(storing, child / kvb_extent_nodes));
+    /* The word first, then the set: a holder in the set without a word would have the canonical
+     * name. */
     KVB_TRY(kvb_prefix_page_put(index, storing->holder, block, child, parent));
     const kvb_status status = enter_holder_sets(storing, kvb_prefix_set(index, child), 1);
     if (status != KVB_OK) {
@@ -325,6 +330,7 @@ name_node(struct storing *storing, uint32_t node, uint32_t *out_old, bool *out_i
         index->counters.duplicate_stored++;
         return KVB_OK;
     }
+    /* In a slot a name stands for one block: the one that was stored later. */
     if (found.kind != found_none) {
         KVB_TRY(kvb_prefix_word_drop(index, storing->slot, &found));
         *out_old = found.kind == found_orphan ? KVB_NONE : found.node;
@@ -456,6 +462,7 @@ static kvb_status store_one(struct storing *storing)
     struct kvb_prefix_index *index = storing->index;
     const uint64_t tokens = storing->run->tokens[storing->names->at].value;
 
+    /* Any block may be the one that orphans wait for, so each is looked at. */
     if (index->slots[storing->slot].orphans.count > 0) {
         kvb_prefix_names_begin(index, storing->names, 0);
         return store_long(storing);
@@ -464,6 +471,7 @@ static kvb_status store_one(struct storing *storing)
     if (child != KVB_NONE && may_store_there(storing, child)) {
         return store_there_from(storing, child);
     }
+    /* From here on tables of names are looked up: no node, or one under another name. */
     kvb_prefix_names_begin(index, storing->names, 0);
     if (child == KVB_NONE) {
         return may_store_new(storing) ? store_new(storing) : store_long(storing);
@@ -495,6 +503,7 @@ kvb_status kvb_prefix_store_in_tree(
     while (status == KVB_OK && names->at < run->count) {
         status = store_one(&storing);
     }
+    /* The next run of the slot mostly continues here. */
     index->slots[slot].last_stored = storing.node;
     index->counters.refused += run->count - names->at;
     return status;

@@ -95,6 +95,7 @@ static size_t find_window(const struct usable *usable, unsigned window, size_t m
         kvb_window_need(rule->tokens, usable->heartbeat->block_size * rule->size) + drop;
     size_t run = 0;
 
+    /* From the end, so that the first run that is long enough is that of the longest prefix. */
     for (size_t end = most / size; end > 0 && need > 0; end--) { /* in blocks of the group */
         if (!prompt->has(prompt->context, end * size - 1, window)) {
             run = 0;

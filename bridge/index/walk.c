@@ -249,6 +249,7 @@ static kvb_status gather_orphans(struct kvb_index_walk *walk)
             break;
         }
         const uint32_t node = forest->members[member].node;
+        /* A node with several names is gathered once, with the first of them. */
         if (forest->nodes[node].first_member == member) {
             KVB_TRY(add_stretch(walk, node | in_forest, 1));
         }
@@ -314,7 +315,7 @@ static kvb_status sort_stretches(struct kvb_index_walk *walk)
         }
     }
     while (merge->into && merge->width < walk->stretch_count) {
-        if (merge->at == walk->stretch_count) {
+        if (merge->at == walk->stretch_count) { /* all pairs of this width are merged */
             end_merge(walk);
             continue;
         }
@@ -413,6 +414,7 @@ static kvb_status show_node(struct kvb_index_walk *walk, uint64_t place)
         if (word.next == KVB_NONE) {
             break;
         }
+        /* Its further names begin runs of their own below the same parent. */
         continues = false;
         word = next_word(walk, place, &word);
     }
@@ -460,6 +462,7 @@ static kvb_status show_stretch(struct kvb_index_walk *walk, struct stretch *stre
 
     stretch->is_shown = true;
     for (uint64_t place = stretch->place; place < end; place++) {
+        /* Since it was gathered it may have been removed. */
         if (is_held(walk, place)) {
             (void)spend_walk(walk, block_cost);
             KVB_TRY(show_node(walk, place));
@@ -490,10 +493,12 @@ static kvb_status show_roots(struct kvb_index_walk *walk)
         if (!spend_walk(walk, 1)) {
             return KVB_AGAIN;
         }
+        /* Depth first: what was pushed last continues the run of its parent. */
         if (walk->stack_count > 0) {
             KVB_TRY(show_stretch(walk, &walk->stretches[walk->stack[--walk->stack_count]]));
             continue;
         }
+        /* The descent is over; the next one begins at a block whose parent is not held. */
         KVB_TRY(flush_walked_run(walk));
         if (walk->next_root == walk->stretch_count) {
             walk->next_root = 0;
@@ -585,21 +590,11 @@ kvb_status kvb_index_walk_step(
             KVB_TRY(flush_walked_run(walk)); /* the index may change before the next step */
             return KVB_AGAIN;
         }
+        /* A phase that has failed is not gone on with: the walk has ended. */
         KVB_TRY(status);
         walk->phase++;
     }
     return KVB_OK;
-}
-
-kvb_status kvb_prefix_index_walk(
-    struct kvb_prefix_index *index, kvb_slot_ref slot, kvb_index_visitor visit, void *context)
-{
-    struct kvb_index_walk *walk = NULL;
-
-    KVB_TRY(kvb_index_walk_new(index, slot, &walk));
-    const kvb_status status = kvb_index_walk_step(walk, SIZE_MAX, visit, context);
-    kvb_index_walk_free(walk);
-    return status;
 }
 
 /* ---- Each block ---- */
@@ -647,6 +642,7 @@ void kvb_prefix_index_each_block(
 
     if (walk.holder != KVB_NONE) {
         const struct prefix_holder *holder = &index->holders[walk.holder];
+        /* Without duplicates, of which each would show its blocks again. */
         kvb_prefix_tidy_extents(index, walk.holder);
         for (size_t i = 0; i < holder->extent_count; i++) {
             (void)each_of_extent(&walk, holder->extents[i], visit);
@@ -701,11 +697,13 @@ lowest_extents(const struct prefix_holder *holder, uint32_t from, uint32_t out[p
         if (extent < from || (count == page_extents && extent >= out[0])) {
             continue;
         }
+        /* Full: the largest of those kept makes room for a smaller one. */
         if (count == page_extents) {
             out[0] = extent;
             sift_down(out, count, 0);
             continue;
         }
+        /* Just filled, the array is made a heap; before that its order does not matter. */
         out[count++] = extent;
         for (size_t at = count == page_extents ? page_extents / 2 : 0; at-- > 0;) {
             sift_down(out, count, at);
@@ -730,6 +728,7 @@ static uint64_t show_extents(
         if (i > 0 && extents[i] == extents[i - 1]) {
             continue;
         }
+        /* Between extents only: a page is exceeded by the rest of one. */
         if (*blocks == 0) {
             return extents[i];
         }
@@ -769,6 +768,7 @@ void kvb_prefix_index_page(
                                          .context = context };
     size_t blocks = max_blocks;
 
+    /* Extents, then orphans; a page may end the one and begin the other. */
     if (*place < orphans_begin) {
         *place = show_extents(&walk, *place, &blocks, visit);
     }

@@ -140,11 +140,14 @@ kvb_prefix_find(const struct kvb_prefix_index *index, uint32_t slot, kvb_block_h
     }
     const struct prefix_called called = kvb_prefix_called(index, here->holder, block.value);
     const uint32_t node = called.node;
+    /* Words of its own come first: where the slot has one of this name, the node that has the name
+     * as its canonical one is another block to it. */
     const uint32_t word =
         called.word != KVB_NONE ? called.word : kvb_prefix_private_word(index, here->holder, block);
     if (word != KVB_NONE) {
         return found_word(index, word);
     }
+    /* It is in the node's set and has no other word for it: so it uses this one. */
     if (node != KVB_NONE && kvb_prefix_holds(index, here->holder, node) &&
         (here->own_words == 0 || !kvb_prefix_is_unusual(index, here->holder, node))) {
         return (struct prefix_found){ .kind = found_canonical, .node = node };
@@ -165,6 +168,7 @@ struct prefix_found kvb_prefix_guess(
         return none;
     }
     if (here->own_words > 0) {
+        /* A word in a page is the only one that the slot has for the node. */
         const uint32_t word = kvb_prefix_page_word(index, here->holder, node);
         if (word != KVB_NONE) {
             return kvb_prefix_page(index, word)->names[at] == block.value
@@ -214,6 +218,7 @@ static kvb_status link_to_place(struct kvb_prefix_index *index, uint32_t word)
     struct prefix_extent *extent = kvb_prefix_extent_of(index, here->node);
     const uint32_t first = kvb_prefix_overflow_words(index, here->holder, here->node);
 
+    /* Behind the first one, so that the table need not change. */
     if (first != KVB_NONE) {
         here->previous = first;
         here->next = kvb_prefix_word(index, first)->next;
@@ -241,6 +246,7 @@ static void unlink_from_place(struct kvb_prefix_index *index, uint32_t word)
         kvb_prefix_word(index, here->previous)->next = here->next;
         return;
     }
+    /* It was the first: the next one takes its place in the table. */
     const uint64_t hash = place_hash(index, here->holder, here->node);
     kvb_line_table_remove(&index->words_by_place, hash, word);
     if (here->next != KVB_NONE) {
@@ -446,7 +452,7 @@ kvb_status kvb_prefix_word_make(
 
     if (!kvb_prefix_holds(index, holder, node)) {
         KVB_TRY(make_first_word(index, slot, block, node, parent_block));
-    } else {
+    } else { /* a second name: from here on all are aliases, of which a node may have many */
         KVB_TRY(make_all_overflow(index, slot, node));
         KVB_TRY(make_overflow_word(index, slot, block, node, parent_block));
     }
@@ -459,6 +465,8 @@ kvb_status kvb_prefix_word_again(
     struct kvb_prefix_index *index, uint32_t slot, const struct prefix_found *found,
     kvb_block_hash parent_block)
 {
+    /* Only the parent's name can differ from the first time.  An alias keeps it itself; of the
+     * others it may be that of a neighbour, too. */
     if (found->kind == found_overflow) {
         kvb_prefix_word(index, found->id)->parent_block = parent_block;
         return KVB_OK;
@@ -480,6 +488,7 @@ drop_overflow(struct kvb_prefix_index *index, uint32_t slot, const struct prefix
     const uint32_t holder = index->slots[slot].holder;
     const uint32_t first = kvb_prefix_overflow_words(index, holder, found->node);
 
+    /* The set first, because that may fail: then nothing has changed. */
     if (first == found->id && kvb_prefix_word(index, first)->next == KVB_NONE) {
         KVB_TRY(leave_set(index, holder, found->node)); /* its last word for the node */
     }

@@ -3,6 +3,7 @@
 
 #include "core/limits.h"
 #include "index/index.h"
+#include "index/whole_walk.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
@@ -99,7 +100,7 @@ static void a_very_deep_prompt_needs_no_deep_stack(void **state)
     assert_int_equal(match.level_count, 2);
     assert_int_equal(match.levels[0].depth, deep);
     assert_int_equal(match.levels[1].depth, deep);
-    assert_ok(kvb_prefix_index_walk(index, slot[1], count_blocks, &shown));
+    assert_ok(whole_walk(index, slot[1], SIZE_MAX, count_blocks, &shown));
     assert_int_equal(shown, deep);
     kvb_prefix_index_slot_free(index, slot[0]);
     assert_false(kvb_prefix_index_reclaim(index, SIZE_MAX));
@@ -289,7 +290,7 @@ torture_answers(struct kvb_prefix_index *index, kvb_slot_ref slot, const struct 
     }
     assert_int_equal(match.level_count, 2);
     kvb_match_done(&match);
-    while (must_retry(kvb_prefix_index_walk(index, slot, run_into, &shown))) {
+    while (must_retry(whole_walk(index, slot, SIZE_MAX, run_into, &shown))) {
         shown = 0;
     }
     assert_int_equal(shown, 150);

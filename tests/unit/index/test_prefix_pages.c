@@ -1,6 +1,7 @@
 #include "kvb_test.h"
 
 #include "index/prefix_scene.h"
+#include "index/whole_walk.h"
 
 #include <string.h>
 
@@ -23,7 +24,7 @@ static void assert_walk(struct scene *scene, size_t s, const char *expected)
 {
     char text[128] = "";
 
-    assert_ok(kvb_prefix_index_walk(scene->index, scene->slot[s], show, text));
+    assert_ok(whole_walk(scene->index, scene->slot[s], SIZE_MAX, show, text));
     assert_string_equal(text, expected);
 }
 
@@ -43,6 +44,19 @@ static void a_block_below_a_hole_remembers_its_parents_name(void **state)
     scene_take(scene, 1, "Q");
     assert_walk(scene, 1, "/W;XY;");
     assert_int_equal(scene_depth(scene, 1, "abc"), 1);
+}
+
+/* Slot 1 was the first to store b, and calls its parent P.  Slot 2 stores a and b in one run. */
+static void a_run_below_a_hole_names_its_parent_as_its_slot_did(void **state)
+{
+    struct scene *scene = *state;
+
+    scene_store(scene, 0, no_parent, "A", "a");
+    scene_store(scene, 1, no_parent, "P", "a");
+    scene_store(scene, 1, 'P', "B", "b");
+    scene_store(scene, 2, no_parent, "AB", "ab");
+    scene_take(scene, 2, "A");
+    assert_walk(scene, 2, "AB;");
 }
 
 /* The slot continues where no other slot has been. There its names become the canonical ones,
@@ -111,6 +125,7 @@ SUITE(prefix_pages)
 {
     const struct CMUnitTest tests[] = {
         TEST(a_block_below_a_hole_remembers_its_parents_name),
+        TEST(a_run_below_a_hole_names_its_parent_as_its_slot_did),
         TEST(names_of_its_own_continue_as_canonical_ones),
         TEST(canonical_names_are_removed_after_the_last_own_name),
         TEST(each_slot_keeps_its_name_of_the_parent_it_continued_from),
