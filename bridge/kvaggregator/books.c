@@ -55,17 +55,11 @@ kvb_status kvb_aggregator_name_self(struct kvb_aggregator *aggregator)
 
 /* ---- Received messages; on the index thread ---- */
 
-static void
-count_books_message(struct kvb_aggregator *aggregator, enum kvb_aggregator_metric metric)
-{
-    kvb_metric_add(aggregator->metrics, metric, 1);
-}
-
 /* Counts a message of another version, which is not an error. */
 static kvb_status note_unread(struct kvb_aggregator *aggregator, kvb_status status)
 {
     if (status == KVB_NOT_FOUND) {
-        count_books_message(aggregator, kvb_aggregator_books_version);
+        kvb_metric_add(aggregator->metrics, kvb_aggregator_books_version, 1);
         return KVB_OK;
     }
     return status;
@@ -99,7 +93,7 @@ kvb_aggregator_take_decision(struct kvb_aggregator *aggregator, kvb_span payload
     memcpy(decision.request_id, shared.request_id, sizeof decision.request_id);
     aggregator->ctx->now_ns = now_ns;
     kvb_answer_enter_decision(aggregator->ctx, &decision, true);
-    count_books_message(aggregator, kvb_aggregator_decisions_shared);
+    kvb_metric_add(aggregator->metrics, kvb_aggregator_decisions_shared, 1);
     return KVB_OK;
 }
 

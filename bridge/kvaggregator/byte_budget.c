@@ -16,6 +16,7 @@ void kvb_byte_budget_done(struct kvb_byte_budget *budget)
 kvb_status kvb_byte_budget_try(struct kvb_byte_budget *budget, size_t bytes)
 {
     (void)pthread_mutex_lock(&budget->lock);
+    /* Alone it passes whatever its size, or it never would. */
     const bool has_room =
         budget->taken_bytes == 0 ||
         (bytes <= budget->limit_bytes && budget->taken_bytes <= budget->limit_bytes - bytes);

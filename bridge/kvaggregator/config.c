@@ -359,6 +359,7 @@ kvb_status kvb_aggregator_config_read(
     struct kvb_aggregator_config config = { 0 };
 
     KVB_TRY(kvb_conf_open(path, errors, &conf));
+    /* Mistakes are collected: one start shows all of them. */
     KVB_TRY(kvb_conf_read(conf, &table, &config));
     check_aggregator_config(conf, &config);
     if (errors->count > 0) {

@@ -40,6 +40,7 @@ static void reload_aggregator(void *context)
     struct kvb_detail why = { 0 };
     const kvb_status status = kvb_aggregator_config_read(reloader->path, &config, &errors);
 
+    /* Certificates and tokens may have changed although the configuration is wrong now. */
     kvb_aggregator_reload_files(reloader->aggregator);
     if (status != KVB_OK) {
         kvb_daemon_log_errors(reloader->log, "kvaggregator", &errors);

@@ -142,6 +142,7 @@ static bool hand_to_connection(struct kvb_pending_query *pending)
     if (is_waiting) {
         pending->state = KVB_PENDING_ANSWERED;
     }
+    /* Of the first part a connection of the server is woken; of the others its thread waits. */
     if (is_waiting && pending->later) {
         kvb_http_wake(pending->later); /* its lock is taken under this one, never this under it */
     } else if (is_waiting) {
@@ -270,6 +271,7 @@ static void free_pending(struct kvb_pending_query *pending)
         kvb_tokenize_text_done(&pending->order->text);
         free(pending->order);
     }
+    /* What it had taken of limits goes back with it. */
     if (pending->is_large) {
         queries->large_answers--;
     }

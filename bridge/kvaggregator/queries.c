@@ -8,7 +8,7 @@
 #include "core/own.h"
 #include "core/ring.h"
 #include "grpc/server.h"
-#include "kvaggregator/answers/indexer.h"
+#include "kvaggregator/answers/answers.h"
 #include "kvaggregator/answers/query_context.h"
 #include "kvaggregator/books.h"
 #include "kvaggregator/config.h"

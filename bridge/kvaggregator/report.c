@@ -16,7 +16,6 @@
 #include "kvaggregator/metrics.h"
 #include "kvaggregator/parts.h"
 #include "kvaggregator/service.h"
-#include "load/history.h"
 #include "load/predictions.h"
 #include "load/requests.h"
 #include "load/tracker.h"
@@ -52,6 +51,7 @@ static kvb_status make_load(struct kvb_aggregator *aggregator)
 
 void kvb_aggregator_publish_load(struct kvb_aggregator *aggregator, uint64_t now_ns)
 {
+    /* One of all aggregators publishes it, and says the same as the others would. */
     if (!aggregator->ctx->leads) {
         aggregator->report->has_load_changed = false; /* another aggregator says so */
         return;
@@ -266,13 +266,13 @@ void kvb_aggregator_update_metrics(struct kvb_aggregator *aggregator, uint64_t n
 /* ---- The status page ---- */
 
 static void
-read_history(const struct kvb_aggregator *aggregator, struct kvb_history_reading *out_reading)
+read_figures(const struct kvb_aggregator *aggregator, struct kvb_dashboard_reading *out_reading)
 {
     const struct kvb_metrics *metrics = aggregator->metrics;
     struct kvb_load_stats stats;
 
     kvb_load_tracker_stats(aggregator->tracker, &stats);
-    *out_reading = (struct kvb_history_reading){
+    *out_reading = (struct kvb_dashboard_reading){
         .events_applied = kvb_metric_get(metrics, kvb_aggregator_events_applied),
         .asked_blocks = kvb_metric_get(metrics, kvb_aggregator_routed_blocks),
         .hit_blocks = kvb_metric_get(metrics, kvb_aggregator_routed_overlap),
@@ -289,9 +289,9 @@ read_history(const struct kvb_aggregator *aggregator, struct kvb_history_reading
 
 void kvb_aggregator_update_dashboard(struct kvb_aggregator *aggregator, uint64_t now_ns)
 {
-    struct kvb_history_reading reading;
+    struct kvb_dashboard_reading reading;
 
-    read_history(aggregator, &reading);
+    read_figures(aggregator, &reading);
     kvb_dashboard_add_sample(aggregator->dashboard, &reading, now_ns);
     kvb_dashboard_renew(aggregator->dashboard, aggregator->ctx, now_ns);
 }

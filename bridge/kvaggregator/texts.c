@@ -33,6 +33,7 @@ enum { fresh_rank, usable_rank, worst_rank = usable_rank };
 
 static unsigned rank_of_engine(const struct kvb_follower *follower)
 {
+    /* It has the tokenizer all the same, and is asked where nobody better is. */
     const bool is_doubtful = follower->state == KVB_STREAM_STALE ||
                              follower->heartbeat.facts.is_draining ||
                              follower->heartbeat.facts.ready == KVB_READY_NO;
@@ -223,6 +224,7 @@ static void become_tokens(struct kvb_pending_query *pending)
     const struct kvb_tokenize_result *result = &pending->tokenized;
     char why[kvb_tokens_reason_bytes / 2];
 
+    /* Also of none: such a query is answered by load alone. */
     query->form = KVB_QUERY_TOKENS;
     query->was_text = true;
     query->known = result->known;
@@ -260,6 +262,7 @@ bool kvb_texts_request(struct kvb_pending_query *pending)
     enum kvb_tokenize_outcome outcome = KVB_TOKENIZE_BUSY;
     pending->order = calloc(1, sizeof *pending->order);
     if (pending->order) {
+        /* Owned by the query, so that it is freed with it wherever that ends. */
         pending->order->owner = pending;
         pending->order->done = take_tokens;
         pending->order->deadline_ns = pending->deadline_ns;
@@ -291,6 +294,7 @@ static void take_tokens(struct kvb_tokenize_order *order, const struct kvb_token
     pending->tokenized = *result;
     pending->tokenized.tokens = NULL; /* borrowed for this call */
     if (result->count > 0) {
+        /* A copy, in the memory of those that wait: the tokenizer's cache may let go of its own. */
         const bool has_room = kvb_pending_take_bytes(pending, bytes) == KVB_OK;
         pending->tokens = has_room ? malloc(bytes) : NULL;
         if (pending->tokens) {

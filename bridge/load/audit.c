@@ -57,6 +57,7 @@ kvb_status kvb_audit_new(const struct kvb_audit_options *options, struct kvb_aud
     const double p0 = options->honest_loss;
     const double p1 = options->honest_loss + options->lie;
     audit->options = *options;
+    /* The bet that is worth 1 on average while p0 is lost, and grows fastest when p1 is. */
     audit->stake = (p1 - p0) / (p0 * (1 - p0));
     audit->alarm_goal = log(options->false_alarm_requests);
     kvb_stream_table_init(&audit->names, options->max_streams, options->hash_key);
@@ -81,6 +82,7 @@ static kvb_status find_or_add_audited(
 {
     uint32_t number = 0;
 
+    /* The row first: whatever fails, no name is in the table without one. */
     KVB_TRY(kvb_array_reserve(
         &audit->streams, &audit->stream_capacity, audit->names.limit + 1, sizeof *audit->streams,
         kvb_max_streams + 1));
@@ -116,18 +118,16 @@ kvb_status kvb_audit_add(
     if (promised_tokens == 0) {
         return KVB_OK;
     }
-    const kvb_status status = find_or_add_audited(audit, id, &stream);
-    if (status != KVB_OK) {
-        audit->counters.refused++;
-        return status;
-    }
+    KVB_TRY(find_or_add_audited(audit, id, &stream));
     stream->used_ns = now_ns;
+    /* More than was promised makes up for no loss: other requests may have stored it meanwhile. */
     const uint64_t lost = cached_tokens < promised_tokens ? promised_tokens - cached_tokens : 0;
     stream->stats.requests++;
     stream->stats.short_requests += lost > 0;
     audit->counters.requests++;
     audit->counters.short_requests += lost > 0;
     count_tokens(audit, &stream->stats, promised_tokens, cached_tokens);
+    /* One report that is short by anything else begins the run anew. */
     const bool is_block_short = lost > 0 && lost == block_tokens;
     stream->stats.block_short = is_block_short ? stream->stats.block_short + 1 : 0;
     stream->is_block_short_said = stream->is_block_short_said && is_block_short;
@@ -155,6 +155,7 @@ void kvb_audit_cleared(struct kvb_audit *audit, const struct kvb_stream_id *id)
         return;
     }
     struct audited_stream *stream = &audit->streams[number];
+    /* What was counted stays: that is of the stream, the evidence is of its list. */
     stream->evidence = 0;
     if (stream->stats.verdict == KVB_AUDIT_BROKEN) {
         stream->stats.verdict = KVB_AUDIT_KEPT;
@@ -168,6 +169,7 @@ void kvb_audit_expire(struct kvb_audit *audit, uint64_t now_ns)
     for (size_t i = 0; i < streams_a_call && audit->names.limit > 0; i++) {
         const uint32_t number = (uint32_t)(audit->swept_stream++ % audit->names.limit);
         const struct audited_stream *stream = &audit->streams[number];
+        /* A broken one stays, however idle: without its row it would count as kept. */
         if (kvb_stream_table_id(&audit->names, number) &&
             stream->stats.verdict != KVB_AUDIT_BROKEN &&
             now_ns >= stream->used_ns + idle_stream_ns) {

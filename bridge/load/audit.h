@@ -124,7 +124,6 @@ struct kvb_audit_counters {
     uint64_t alarms;      /* streams found broken */
     uint64_t block_short; /* times that kvb_audit_block_reports was reached */
     uint64_t returns;     /* broken streams that cleared their lists */
-    uint64_t refused;     /* requests of streams beyond max_streams, or without memory */
     uint64_t streams;     /* audited now; a gauge, like the next */
     uint64_t broken;
 };

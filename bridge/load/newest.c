@@ -15,6 +15,7 @@ void kvb_newest_load_take(
     uint64_t now_ns, uint64_t life_ns)
 {
     for (size_t i = 0; i < KVB_FIGURE_COUNT; i++) {
+        /* Sources are read on their own, so an older figure may come after a newer one. */
         if ((sample->stats & (1U << i)) == 0 || now_ns < newest->received[i].at_ns) {
             continue;
         }
@@ -57,6 +58,8 @@ count_active_blocks(const struct kvb_newest_load *newest, uint64_t now_ns, struc
     const bool has_number = is_fresh(newest, KVB_FIGURE_ACTIVE_BLOCKS, now_ns);
     const uint64_t share_ns = newest->received[KVB_FIGURE_USAGE].at_ns;
 
+    /* A number that is newer than the share counts as it is.  - 1: a share is always vLLM's, which
+     * never gives out one of its blocks. */
     if (load->kv_total_blocks > 0 && is_fresh(newest, KVB_FIGURE_USAGE, now_ns) &&
         (!has_number || newest->received[KVB_FIGURE_ACTIVE_BLOCKS].at_ns < share_ns)) {
         load->kv_active_blocks =
@@ -80,6 +83,7 @@ bool kvb_newest_load_at(
     if (!has_any) {
         return false;
     }
+    /* Totals first: the number of blocks is computed from theirs. */
     if (load.request_total_slots == 0) {
         load.request_total_slots = fallback->total_slots;
     }

@@ -26,6 +26,7 @@ kvb_peers_classify(struct kvb_peers *peers, const struct kvb_books_sender *sende
     if (sender->start == peers->self.start) {
         return KVB_PEER_SELF;
     }
+    /* Another process was given the same id. */
     peers->same_id_ns = now_ns;
     return KVB_PEER_SAME_ID;
 }
@@ -46,6 +47,7 @@ get_peer(struct kvb_peers *peers, const struct kvb_books_sender *sender, uint64_
 {
     struct kvb_peer *peer = find_peer(peers, sender);
 
+    /* Where the table is full, those that have fallen silent make room. */
     if (!peer && peers->count == kvb_max_aggregators) {
         kvb_peers_expire(peers, now_ns);
     }
@@ -98,6 +100,7 @@ bool kvb_peers_take_sequence(
     if (peer->has_sequence && sequence <= peer->sequence) {
         return false;
     }
+    /* The first one that is heard of it counts none as missing: those were before our time. */
     if (peer->has_sequence) {
         peers->missing += sequence - peer->sequence - 1;
     }
@@ -131,6 +134,7 @@ bool kvb_peers_leads(const struct kvb_peers *peers, bool is_ready, uint64_t now_
             return false;
         }
     }
+    /* By now whoever was there before has said so. */
     return now_ns >= peers->listens_until_ns;
 }
 
@@ -139,7 +143,7 @@ void kvb_peers_expire(struct kvb_peers *peers, uint64_t now_ns)
     for (size_t i = 0; i < peers->count;) {
         if (is_peer_alive(peers->rows[i].seen_ns, now_ns)) {
             i++;
-        } else {
+        } else { /* the last row takes its place, and is looked at next */
             remove_peer(peers, &peers->rows[i]);
         }
     }

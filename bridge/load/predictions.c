@@ -155,6 +155,7 @@ static void make_prediction_place(struct kvb_predictions *predictions)
 {
     if (predictions->counters.blocks >= predictions->options.max_blocks) {
         struct prediction *item = &predictions->items[predictions->oldest - 1];
+        /* One that was retired before is counted as that. */
         count_end(predictions, item, &predictions->counters.evicted);
         remove_prediction(predictions, item);
     }
@@ -172,7 +173,7 @@ static kvb_status predict_block(
     };
 
     if (known && is_valid(predictions, known, now_ns)) {
-        return KVB_OK;
+        return KVB_OK; /* with its deadline, which a repetition must not move */
     }
     if (known) { /* retired or expired: it is replaced */
         const uint32_t number = (uint32_t)(known - predictions->items);
@@ -188,6 +189,7 @@ static kvb_status predict_block(
             &predictions->items, &predictions->item_capacity, predictions->item_count + 1,
             sizeof *predictions->items, kvb_max_predicted_blocks));
     }
+    /* The number is taken only when the table has it: a failure leaves nothing behind. */
     const uint32_t number =
         predictions->first_free ? predictions->first_free - 1 : (uint32_t)predictions->item_count;
     KVB_TRY(kvb_id_table_put(
@@ -275,6 +277,8 @@ size_t kvb_predictions_beyond(
         kvb_stream_table_find_key(&predictions->names, key, &stream) != KVB_OK) {
         return 0;
     }
+    /* Steps double while blocks are found; from the first that is not, they halve (binary search).
+     */
     size_t known = held; /* the blocks before this one are held or predicted */
     size_t step = 1;
     size_t end = count; /* the run of predicted blocks ends here or before */
@@ -304,6 +308,7 @@ void kvb_predictions_stored(
         kvb_stream_table_find(&predictions->names, id, &stream) != KVB_OK) {
         return;
     }
+    /* With the last one the stream's number is gone, so it is counted here. */
     size_t left = predictions->streams[stream].count;
     for (size_t i = 0; i < count && left > 0; i++) {
         struct prediction *item = find_prediction(predictions, blocks[i], stream);
@@ -321,6 +326,7 @@ void kvb_predictions_retire(struct kvb_predictions *predictions, const struct kv
 
     if (predictions->counters.blocks > 0 &&
         kvb_stream_table_find(&predictions->names, id, &stream) == KVB_OK) {
+        /* In constant time: those of an earlier round count as gone wherever they are met. */
         predictions->streams[stream].round++;
         predictions->streams[stream].has_epoch = false;
     }
@@ -336,6 +342,7 @@ void kvb_predictions_note_epoch(
         return;
     }
     struct predicted_stream *stream = &predictions->streams[number];
+    /* The first epoch that is heard of ends nothing: it may be that of the decision. */
     stream->round += stream->has_epoch && !kvb_epoch_is_same(&stream->epoch, epoch);
     stream->has_epoch = true;
     stream->epoch = *epoch;
@@ -343,6 +350,7 @@ void kvb_predictions_note_epoch(
 
 bool kvb_predictions_expire(struct kvb_predictions *predictions, uint64_t now_ns, size_t max)
 {
+    /* All live equally long, so the oldest ends first. */
     while (predictions->oldest) {
         struct prediction *item = &predictions->items[predictions->oldest - 1];
         if (item->until_ns > now_ns) {

@@ -186,6 +186,7 @@ static void swap_in_heap(struct kvb_requests *requests, size_t a, size_t b)
 /* Moves a request whose deadline has changed to its place in the heap. */
 static void settle_in_heap(struct kvb_requests *requests, size_t at)
 {
+    /* Up, past all that end later; or down, past all that end sooner. */
     while (at > 0 && heap_deadline(requests, at) < heap_deadline(requests, (at - 1) / 2)) {
         swap_in_heap(requests, at, (at - 1) / 2);
         at = (at - 1) / 2;
@@ -210,6 +211,7 @@ static void leave_heap(struct kvb_requests *requests, size_t at)
 {
     const uint32_t last = requests->heap[--requests->heap_count];
 
+    /* The last one fills the gap, from where it may belong above or below. */
     if (at < requests->heap_count) {
         put_at(requests, at, last);
         settle_in_heap(requests, at);
@@ -222,6 +224,7 @@ static void end_prefill(struct kvb_requests *requests, struct request *request)
 {
     struct stream_sums *stream = &requests->streams[request->stream];
 
+    /* The sum is of this round: what came earlier is not in it any more. */
     if (request->is_prefilling && request->prefill_round == stream->prefill_round) {
         stream->pending_prefill_blocks -= request->prefill_blocks;
     }
@@ -304,6 +307,7 @@ static void unwatch_promise(struct kvb_requests *requests, struct request *reque
         requests->items[request->promise_before - 1].promise_after = after;
         return;
     }
+    /* It was the first, by which the others are found: the next one takes its place. */
     kvb_id_table_remove(&requests->promises, hash, number);
     if (after) { /* takes the cell that is free now */
         (void)kvb_id_table_put(&requests->promises, hash, after - 1);
@@ -329,6 +333,7 @@ void kvb_requests_blocks_removed(
         kvb_stream_table_find(&requests->names, id, &stream) != KVB_OK) {
         return;
     }
+    /* Counted also where no block is watched: promises of unknown blocks compare the count. */
     requests->streams[stream].removals++;
     for (size_t i = 0; requests->streams[stream].promises > 0 && i < count; i++) {
         note_removed_block(requests, blocks[i], stream);
@@ -370,7 +375,7 @@ static void remove_request(struct kvb_requests *requests, struct request *reques
     const uint32_t number = (uint32_t)(request - requests->items);
     struct stream_sums *stream = &requests->streams[request->stream];
 
-    leave_heap(requests, request->heap_at);
+    leave_heap(requests, request->heap_at); /* first: heap_at becomes the link of free requests */
     end_prefill(requests, request);
     unwatch_promise(requests, request);
     stream->in_flight--;
@@ -428,16 +433,6 @@ static void make_request_place(struct kvb_requests *requests, const char *reques
     }
 }
 
-static uint32_t take_request_number(struct kvb_requests *requests)
-{
-    if (!requests->first_free) {
-        return (uint32_t)requests->item_count++;
-    }
-    const uint32_t number = requests->first_free - 1;
-    requests->first_free = requests->items[number].heap_at;
-    return number;
-}
-
 static uint64_t lower_of(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
@@ -471,17 +466,23 @@ kvb_status kvb_requests_add(
     const uint32_t hash = (uint32_t)id_hash(requests, decision->request_id);
     uint32_t stream_number = 0;
 
+    /* Its end came first, so nobody would take away again what it adds. */
     if (decision->is_shared && is_finished(requests, decision->request_id, now_ns)) {
         requests->counters.finished_early++;
         return KVB_AGAIN;
     }
+    /* All that may fail comes before the first sum that counts it. */
     KVB_TRY(find_or_add_stream(requests, decision->id, &stream_number));
     make_request_place(requests, decision->request_id);
     KVB_TRY(reserve_request(requests));
     const uint32_t number =
         requests->first_free ? requests->first_free - 1 : (uint32_t)requests->item_count;
     KVB_TRY(kvb_id_table_put(&requests->ids, hash, number));
-    (void)take_request_number(requests); /* the same */
+    if (requests->first_free) {
+        requests->first_free = requests->items[number].heap_at;
+    } else {
+        requests->item_count++;
+    }
     struct stream_sums *stream = &requests->streams[stream_number];
     struct request *request = &requests->items[number];
     *request = request_of(decision, stream, now_ns);
@@ -520,6 +521,7 @@ kvb_requests_first_token(struct kvb_requests *requests, const char *request_id, 
 {
     struct request *request = find_request(requests, request_id);
 
+    /* Known or not: somebody reports first tokens, so prefills are ended by them. */
     requests->has_first_tokens = true;
     requests->first_token_ns = now_ns;
     if (!request) {
@@ -566,6 +568,8 @@ void kvb_requests_load_reported(
         return;
     }
     struct stream_sums *stream = &requests->streams[number];
+    /* The report contains what was routed before it.  A new round empties the sums, whatever the
+     * number of requests; of the blocks to compute only where nobody says when each is done. */
     stream->load_round++;
     stream->routed_requests = 0;
     stream->routed_blocks = 0;
@@ -599,6 +603,7 @@ bool kvb_requests_expire(struct kvb_requests *requests, uint64_t now_ns, size_t 
         if (max-- == 0) {
             return true;
         }
+        /* The deadline that is over may be that of its prefill alone. */
         if (request->is_prefilling && request->until_ns > now_ns) {
             end_prefill(requests, request);
             settle_in_heap(requests, request->heap_at);
@@ -623,6 +628,7 @@ void kvb_requests_sums(
         return;
     }
     const struct stream_sums *stream = &requests->streams[number];
+    /* Where neither loads nor first tokens are reported, no prefill would end before its limit. */
     const bool has_end = has_load || expects_first_tokens(requests, now_ns);
     *out_sums = (struct kvb_request_sums){
         .in_flight = stream->in_flight,

@@ -194,6 +194,7 @@ static uint64_t active_blocks_of(const struct kvb_route_candidate *candidate)
         __builtin_mul_overflow(active, of_load, &tokens)) {
         return active;
     }
+    /* A block that is used in part is in use. */
     return tokens / of_events + (tokens % of_events > 0);
 }
 
@@ -259,6 +260,7 @@ static size_t choose_by_chance(
     double total = 0;
     size_t chosen = 0;
 
+    /* The cheapest has weight 1, so the sum is never 0, however low the temperature is. */
     for (size_t i = 0; i < count; i++) {
         total += weight_of(options, field, &candidates[i]);
     }
@@ -290,6 +292,7 @@ kvb_status kvb_route_choose(
     if (field.count == 0) {
         return KVB_NOT_FOUND;
     }
+    /* Without a temperature the cheapest ones take turns; in round robin all do. */
     if (is_in_turn) {
         chosen = choose_in_turn(field.highest, candidates, count);
     } else if (options->temperature > 0) {

@@ -77,6 +77,7 @@ static bool expire_one(struct kvb_load_tracker *tracker, size_t number, uint64_t
     struct kvb_load_endpoint *endpoint = &tracker->endpoints[number];
     const uint64_t silent_ns = now_ns > endpoint->seen_ns ? now_ns - endpoint->seen_ns : 0;
 
+    /* One step at a time, so that readers are told that it is stale before it is gone. */
     if (silent_ns >= tracker->options.expire_ms * KVB_NS_PER_MS && !endpoint->is_stale) {
         endpoint->is_stale = true;
         return true;
@@ -148,6 +149,7 @@ void kvb_load_tracker_stats(
     if (stats.endpoint_count > 0) {
         stats.avg = sum / (double)stats.endpoint_count;
     }
+    /* Of one value a sample has no deviation; that of a population is 0 then. */
     if (stats.endpoint_count > 1) {
         const size_t parts = is_population ? stats.endpoint_count : stats.endpoint_count - 1;
         stats.std = sqrt(spread(tracker, stats.avg) / (double)parts);

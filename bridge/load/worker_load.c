@@ -43,6 +43,7 @@ static void set_shares(struct kvb_load *sum, const struct kvb_rank_load *ranks, 
         if (!ranks[i].was_received) {
             continue;
         }
+        /* Where no rank says how many blocks it has, all weigh the same. */
         const double weight = sum->kv_total_blocks > 0 ? (double)load->kv_total_blocks : 1;
         usage += (double)load->gpu_cache_usage_perc * weight;
         usage_weights += weight;
@@ -60,7 +61,7 @@ static struct kvb_worker_load worker_of(const struct kvb_rank_load *ranks, size_
 
     for (size_t i = 0; i < count; i++) {
         if (!ranks[i].was_received) {
-            continue;
+            continue; /* another rank's source may speak for it */
         }
         if (!ranks[i].is_fresh) {
             received = 0;
@@ -93,6 +94,7 @@ size_t kvb_worker_loads(
     for (size_t from = 0, to = 0; from < rank_count; from = to) {
         for (to = from; to < rank_count && ranks[to].worker_id == ranks[from].worker_id; to++) {
         }
+        /* A larger id would stop the readers that this is for. */
         if (ranks[from].worker_id <= INT64_MAX) {
             out_workers[workers++] = worker_of(&ranks[from], to - from);
         }

@@ -11,8 +11,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The JSON answers of the aggregator; proto/openapi.yaml lists the keys.  The same functions serve
- * NATS and HTTP.
+/* The answers of the aggregator: JSON, whose keys proto/openapi.yaml lists, and for gRPC protobuf.
+ * The same functions serve NATS and HTTP.
  *
  * Each function appends to `out`; after a failure the caller discards what was appended.
  *
@@ -127,6 +127,25 @@ void kvb_answer_write_audit(
     struct kvb_json_writer *json, const struct kvb_query_context *ctx,
     const struct kvb_stream_id *id);
 
+/* ---- gRPC: answers/indexer.c ---- */
+
+/* What an answer leaves out. */
+struct kvb_indexer_gaps {
+    size_t without_address;  /* ranks that hold something, whose worker's address is not known */
+    bool has_several_models; /* and the query names none: nothing is matched */
+};
+
+/* What sgl-router asks over gRPC (proto/kv_indexer.proto): which workers, by their addresses, hold
+ * how many of the prompt's first blocks.  The blocks are named as the engine names them, so only
+ * streams with hashes = "engine" are matched.  A rank holds the longer of what lies in one piece on
+ * the device and on the host; a worker as much as its best rank.
+ *
+ * Appends a MatchExternalKvPrefixResponse, most blocks first.  It is empty where nobody holds the
+ * first block, or the model is not known.  KVB_TOO_LARGE, KVB_NO_MEMORY. */
+kvb_status kvb_answer_indexer(
+    struct kvb_query_context *ctx, struct kvb_query *query, struct kvb_buf *out,
+    struct kvb_indexer_gaps *out_gaps);
+
 /* ---- What is published, and the lists of workers, streams and blocks ---- */
 
 /* KVHitRateEvent: {worker_id, isl_tokens, hit_tokens, isl_blocks, overlap_blocks}. */
@@ -170,13 +189,13 @@ struct kvb_dump {
     uint32_t *numbers; /* owned: follower numbers, sorted by stream id; NULL: not begun */
     size_t count;
     size_t at;                   /* current stream of the current model */
-    uint64_t place;              /* position in that stream: a row, or a tier */
+    size_t tier;                 /* current tier of that stream */
     struct kvb_index_walk *walk; /* owned: through the current tier; NULL: not begun */
     kvb_slot_ref walked;         /* the slot that it walks */
     struct kvb_dump_model {
         char name[kvb_model_bytes + 1];
         uint32_t block_size;
-    } * models; /* owned; NULL: rows of all models */
+    } * models; /* owned */
     size_t model_count;
     size_t model;
     uint32_t left_out[KVB_DUMP_REASON_COUNT]; /* streams, by reason */
@@ -205,11 +224,11 @@ kvb_status kvb_dump_begin(
     struct kvb_dump *dump, struct kvb_query_context *ctx, const struct kvb_dump_options *options,
     struct kvb_detail *detail);
 
-/* GET /dump?format=rows: one line for each held block, "worker_id dp_rank tier block_hash". */
-kvb_status kvb_dump_begin_rows(struct kvb_dump *dump, struct kvb_query_context *ctx);
-
-/* Appends the next part, about 64 KiB at most; it may be empty.  KVB_AGAIN: there is more. */
+/* Appends the next part, about kvb_dump_part_bytes at most; it may be empty.  KVB_AGAIN: there is
+ * more. */
 kvb_status kvb_dump_step(struct kvb_dump *dump, struct kvb_query_context *ctx, struct kvb_buf *out);
+
+enum { kvb_dump_part_bytes = 64 << 10 }; /* of one turn: well under 1 ms */
 
 /* Where the next page of rows begins. */
 struct kvb_dump_place {
@@ -218,7 +237,8 @@ struct kvb_dump_place {
     bool is_end;
 };
 
-/* Writes rows as above from *place on, about max_bytes of them, or fewer when many streams have no
+/* GET /dump?format=rows, and each page over NATS: one line for each held block, "worker_id dp_rank
+ * tier block_hash", from *place on, about max_bytes of them, or fewer when many streams have no
  * block.  The cost depends on the rows written, not on *place.  Pages are not one snapshot: the
  * index may change between them. */
 kvb_status kvb_answer_dump_rows(

@@ -31,6 +31,7 @@ static bool is_claim_same(const struct kvb_query_context *ctx, const struct kvb_
 {
     const struct kvb_follower *follower = kvb_followers_find(ctx->followers, &of->id);
 
+    /* A list that was emptied or doubted since claims anew, with another number. */
     return follower && follower->is_claimed && follower->claim == of->promise.claim;
 }
 
@@ -51,6 +52,7 @@ audit_promise(struct kvb_query_context *ctx, const struct kvb_request_promise *o
 {
     uint64_t *left_out = ctx->audit_left_out;
 
+    /* Only what the stream has neither removed nor taken back is held against it. */
     if (of->state == KVB_PROMISE_NONE) {
         left_out[KVB_LEFT_OUT_NO_PROMISE]++;
     } else if (of->state == KVB_PROMISE_EVICTED) {

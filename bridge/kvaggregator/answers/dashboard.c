@@ -174,15 +174,25 @@ static kvb_status write_listed(
 
 /* ---- The dashboard ---- */
 
+/* Of its counters: how much was added since the sample before. */
+struct sample {
+    uint64_t second;
+    double events_per_s;
+    struct kvb_dashboard_reading figures;
+};
+
 struct kvb_dashboard {
     struct kvb_dashboard_options options;
     struct stream_list *next; /* owned; not complete; only the query context's thread uses it */
     size_t next_number;       /* number of the next stream to add */
     uint64_t next_began_ns;
 
-    pthread_mutex_t lock;        /* protects all fields below */
-    struct kvb_history *history; /* owned */
-    struct stream_list *shown;   /* we hold one reference; NULL before the first list */
+    pthread_mutex_t lock;                           /* protects all fields below */
+    struct sample samples[kvb_max_history_samples]; /* a ring */
+    uint64_t sample_count;                          /* so far: where the next one goes */
+    uint64_t newest_ns;                             /* when the newest was taken; or the start */
+    struct kvb_dashboard_reading newest;            /* what it was made of */
+    struct stream_list *shown; /* we hold one reference; NULL before the first list */
     bool was_read;
     uint64_t read_ns; /* last query for the list */
 };
@@ -196,13 +206,8 @@ kvb_dashboard_new(const struct kvb_dashboard_options *options, struct kvb_dashbo
         return KVB_NO_MEMORY;
     }
     dashboard->options = *options;
+    dashboard->newest_ns = options->now_ns;
     (void)pthread_mutex_init(&dashboard->lock, NULL); /* cannot fail with glibc */
-    const kvb_status status =
-        kvb_history_new(kvb_max_history_samples, options->now_ns, &dashboard->history);
-    if (status != KVB_OK) {
-        kvb_dashboard_free(dashboard);
-        return status;
-    }
     *out_dashboard = dashboard;
     return KVB_OK;
 }
@@ -214,18 +219,41 @@ void kvb_dashboard_free(struct kvb_dashboard *dashboard)
     }
     unref_stream_list(dashboard->next);
     unref_stream_list(dashboard->shown);
-    kvb_history_free(dashboard->history);
     (void)pthread_mutex_destroy(&dashboard->lock);
     free(dashboard);
 }
 
 /* ---- On the query context's thread ---- */
 
-void kvb_dashboard_add_sample(
-    struct kvb_dashboard *dashboard, const struct kvb_history_reading *reading, uint64_t now_ns)
+/* The number of a second since the start. */
+static uint64_t second_of(const struct kvb_dashboard *dashboard, uint64_t now_ns)
 {
+    return (now_ns - dashboard->options.now_ns) / KVB_NS_PER_S;
+}
+
+void kvb_dashboard_add_sample(
+    struct kvb_dashboard *dashboard, const struct kvb_dashboard_reading *reading, uint64_t now_ns)
+{
+    const uint64_t second = second_of(dashboard, now_ns);
+
+    /* Only this thread writes what is read here, so the lock is taken once a second. */
+    if (second <= second_of(dashboard, dashboard->newest_ns)) {
+        return;
+    }
+    const struct kvb_dashboard_reading *before = &dashboard->newest;
+    struct sample sample = { .second = second, .figures = *reading };
+    sample.figures.events_applied -= before->events_applied;
+    sample.figures.asked_blocks -= before->asked_blocks;
+    sample.figures.hit_blocks -= before->hit_blocks;
+    sample.figures.promised_tokens -= before->promised_tokens;
+    sample.figures.delivered_tokens -= before->delivered_tokens;
+    /* By the time that has passed: a late sample covers more than a second. */
+    sample.events_per_s = (double)sample.figures.events_applied * (double)KVB_NS_PER_S /
+                          (double)(now_ns - dashboard->newest_ns);
     (void)pthread_mutex_lock(&dashboard->lock);
-    kvb_history_add(dashboard->history, reading, now_ns);
+    dashboard->samples[dashboard->sample_count++ % kvb_max_history_samples] = sample;
+    dashboard->newest_ns = now_ns;
+    dashboard->newest = *reading;
     (void)pthread_mutex_unlock(&dashboard->lock);
 }
 
@@ -287,6 +315,26 @@ void kvb_dashboard_renew(
 
 /* ---- On any thread: history ---- */
 
+/* Those after that second, oldest first, or all of them (dashboard.h).  Returns how many. */
+static size_t copy_samples(
+    struct kvb_dashboard *dashboard, uint64_t after, struct sample out[kvb_max_history_samples])
+{
+    size_t copied = 0;
+
+    (void)pthread_mutex_lock(&dashboard->lock);
+    const uint64_t count = dashboard->sample_count;
+    const uint64_t oldest = count > kvb_max_history_samples ? count - kvb_max_history_samples : 0;
+    const uint64_t from = after > second_of(dashboard, dashboard->newest_ns) ? 0 : after;
+    for (uint64_t i = oldest; i < count; i++) {
+        const struct sample *sample = &dashboard->samples[i % kvb_max_history_samples];
+        if (sample->second > from) {
+            out[copied++] = *sample;
+        }
+    }
+    (void)pthread_mutex_unlock(&dashboard->lock);
+    return copied;
+}
+
 /* Rounds, because invisible digits would be half of the answer. */
 static void write_rounded(struct kvb_json_writer *json, double value, double digits)
 {
@@ -312,22 +360,24 @@ static void write_columns(struct kvb_json_writer *json)
 }
 
 /* Writes one sample as a row, in the order of `columns`. */
-static void
-write_history_sample(struct kvb_json_writer *json, const struct kvb_history_sample *sample)
+static void write_sample(struct kvb_json_writer *json, const struct sample *sample)
 {
+    const struct kvb_dashboard_reading *figures = &sample->figures;
+
     kvb_json_write_begin(json, '[');
     kvb_json_write_u64(json, sample->second);
     write_rounded(json, sample->events_per_s, 10);
-    kvb_json_write_u64(json, sample->asked_blocks);
-    kvb_json_write_u64(json, sample->hit_blocks);
-    kvb_json_write_u64(json, sample->held_blocks);
-    write_rounded(json, sample->load_avg, 10000);
-    write_rounded(json, sample->load_std, 10000);
+    kvb_json_write_u64(json, figures->asked_blocks);
+    kvb_json_write_u64(json, figures->hit_blocks);
+    kvb_json_write_u64(json, figures->held_blocks);
+    write_rounded(json, figures->load_avg, 10000);
+    write_rounded(json, figures->load_std, 10000);
     for (int state = 0; state < KVB_STREAM_STATE_COUNT; state++) {
-        kvb_json_write_u64(json, sample->streams[state]);
+        kvb_json_write_u64(json, figures->streams[state]);
     }
-    kvb_json_write_u64(json, sample->promised_tokens);
-    kvb_json_write_u64(json, sample->delivered_tokens);
+    /* Columns that came later stand at the end, so that the places of the others stay. */
+    kvb_json_write_u64(json, figures->promised_tokens);
+    kvb_json_write_u64(json, figures->delivered_tokens);
     kvb_json_write_end(json, ']');
 }
 
@@ -335,16 +385,14 @@ kvb_status kvb_dashboard_history(
     struct kvb_dashboard *dashboard, uint64_t after, const char *not_ready, struct kvb_buf *out)
 {
     KVB_OWN(kvb_own_free)
-    struct kvb_history_sample *samples = calloc(kvb_max_history_samples, sizeof *samples);
+    struct sample *samples = calloc(kvb_max_history_samples, sizeof *samples);
     struct kvb_json_writer json = kvb_json_writer_of(out);
 
     if (!samples) {
         return KVB_NO_MEMORY;
     }
     /* Copied, so that the index thread does not wait while the text is made. */
-    (void)pthread_mutex_lock(&dashboard->lock);
-    const size_t count = kvb_history_copy(dashboard->history, after, samples);
-    (void)pthread_mutex_unlock(&dashboard->lock);
+    const size_t count = copy_samples(dashboard, after, samples);
     kvb_json_write_begin(&json, '{');
     kvb_json_write_pair_text(&json, "version", KVB_VERSION);
     kvb_json_write_pair_u64(&json, "started_ms", dashboard->options.started_ms);
@@ -359,7 +407,7 @@ kvb_status kvb_dashboard_history(
     write_columns(&json);
     kvb_json_write_pair_begin(&json, "samples", '[');
     for (size_t i = 0; i < count; i++) {
-        write_history_sample(&json, &samples[i]);
+        write_sample(&json, &samples[i]);
     }
     kvb_json_write_end(&json, ']');
     kvb_json_write_end(&json, '}');

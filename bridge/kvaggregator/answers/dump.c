@@ -11,9 +11,8 @@
 
 enum {
     max_models = 64,
-    step_bytes = 64 << 10, /* bytes of one turn: well under 1 ms */
-    step_streams = 512,    /* streams without a block that are skipped in one turn */
-    step_walk = 512 * 16,  /* work for kvb_index_walk_step(): 512 blocks */
+    step_streams = 512,   /* streams without a block that are skipped in one turn */
+    step_walk = 512 * 16, /* work for kvb_index_walk_step(): 512 blocks */
     usual_row_bytes = 40,
     list_shift = 40, /* a row number is the list << list_shift, plus the position in that list */
 };
@@ -191,22 +190,6 @@ void kvb_dump_done(struct kvb_dump *dump)
     *dump = (struct kvb_dump){ 0 };
 }
 
-kvb_status kvb_dump_begin_rows(struct kvb_dump *dump, struct kvb_query_context *ctx)
-{
-    size_t count = 0;
-
-    KVB_TRY(kvb_query_context_sort(ctx, &count));
-    dump->numbers = calloc(count + 1, sizeof *dump->numbers); /* + 1: not NULL for 0 streams */
-    if (!dump->numbers) {
-        return KVB_NO_MEMORY;
-    }
-    if (count > 0) {
-        memcpy(dump->numbers, ctx->order, count * sizeof *dump->numbers);
-    }
-    dump->count = count;
-    return KVB_OK;
-}
-
 /* ---- Which streams a dump as RouterEvents has ---- */
 
 static bool is_dump_selected(
@@ -336,6 +319,7 @@ static kvb_status choose_stream(struct choosing *choosing, uint32_t number)
         return KVB_OK;
     }
     KVB_TRY(find_dump_model(choosing, follower, &at));
+    /* The first stream of a model decides: Dynamo's reader has one block size for each. */
     if (!is_in_model(choosing->ctx, follower, &dump->models[at])) {
         dump->left_out[KVB_DUMP_BLOCK_SIZE]++;
         return KVB_OK;
@@ -360,17 +344,18 @@ kvb_status kvb_dump_begin(
     struct kvb_detail *detail)
 {
     struct choosing choosing = { .dump = dump, .ctx = ctx, .options = options, .detail = detail };
+    size_t count = 0;
 
-    KVB_TRY(kvb_dump_begin_rows(dump, ctx));
-    const size_t count = dump->count;
-    dump->count = 0;
+    KVB_TRY(kvb_query_context_sort(ctx, &count));
     dump->models = calloc(max_models, sizeof *dump->models);
-    if (!dump->models) {
+    dump->numbers = calloc(count + 1, sizeof *dump->numbers); /* + 1: not NULL for 0 streams */
+    if (!dump->models || !dump->numbers) {
         return KVB_NO_MEMORY;
     }
     for (size_t i = 0; i < count; i++) {
         KVB_TRY(choose_stream(&choosing, ctx->order[i]));
     }
+    /* Before the first byte: a peer that gives up half way would begin again, and again. */
     if (choosing.blocks > options->max_blocks) {
         kvb_detail_set(
             detail,
@@ -385,37 +370,10 @@ kvb_status kvb_dump_begin(
 
 /* ---- A few streams at a time ---- */
 
-/* Calls write() for streams until the turn is over.  KVB_AGAIN: it is. */
-static kvb_status go_on(
-    struct kvb_dump *dump, const struct kvb_query_context *ctx, struct kvb_json_writer *json,
-    kvb_status (*write)(
-        struct kvb_dump *dump, const struct kvb_query_context *ctx,
-        const struct kvb_follower *follower, struct kvb_json_writer *json))
+static void leave_tier(struct kvb_dump *dump)
 {
-    const size_t end = json->out->len + step_bytes;
-
-    for (size_t streams = 0; dump->at < dump->count; streams++) {
-        if (json->out->len >= end || streams == step_streams) {
-            return KVB_AGAIN;
-        }
-        const struct kvb_follower *follower =
-            kvb_followers_at(ctx->followers, dump->numbers[dump->at]);
-        if (follower) { /* the stream may have been removed since */
-            KVB_TRY(write(dump, ctx, follower, json));
-        }
-        kvb_index_walk_free(dump->walk);
-        dump->walk = NULL;
-        dump->place = 0;
-        dump->at++;
-    }
-    return KVB_OK;
-}
-
-static kvb_status add_rows(
-    struct kvb_dump *dump, const struct kvb_query_context *ctx, const struct kvb_follower *follower,
-    struct kvb_json_writer *json)
-{
-    return write_follower_rows(ctx, follower, &dump->place, json->out->len + step_bytes, json->out);
+    kvb_index_walk_free(dump->walk);
+    dump->walk = NULL;
 }
 
 /* Writes the events of the next blocks of one tier. */
@@ -423,9 +381,9 @@ static kvb_status add_tier(
     struct kvb_dump *dump, const struct kvb_query_context *ctx, const struct kvb_follower *follower,
     struct kvb_json_writer *json)
 {
-    const size_t tier = (size_t)dump->place;
+    const enum kvb_tier tier = (enum kvb_tier)dump->tier;
     struct dumping dumping = {
-        .json = json, .follower = follower, .tier = (enum kvb_tier)tier, .event_id = dump->event_id
+        .json = json, .follower = follower, .tier = tier, .event_id = dump->event_id
     };
 
     if (!follower->has_slot[tier]) {
@@ -445,9 +403,9 @@ static kvb_status add_tier(
     return status;
 }
 
-/* dump->place is the tier.  The list of sliding-window blocks is left out: Dynamo's readers do not
- * know that tier, and it holds no prefixes. */
-static kvb_status add_tier_events(
+/* The list of sliding-window blocks is left out: Dynamo's readers do not know that tier, and it
+ * holds no prefixes. */
+static kvb_status add_stream(
     struct kvb_dump *dump, const struct kvb_query_context *ctx, const struct kvb_follower *follower,
     struct kvb_json_writer *json)
 {
@@ -455,10 +413,32 @@ static kvb_status add_tier_events(
         !is_in_model(ctx, follower, &dump->models[dump->model])) {
         return KVB_OK; /* of another model, or not to be trusted any more */
     }
-    for (; dump->place < KVB_TIER_COUNT; dump->place++) {
+    for (; dump->tier < KVB_TIER_COUNT; dump->tier++) {
         KVB_TRY(add_tier(dump, ctx, follower, json));
-        kvb_index_walk_free(dump->walk);
-        dump->walk = NULL;
+        leave_tier(dump);
+    }
+    return KVB_OK;
+}
+
+/* All streams are visited for each model, and those of others passed over: models are few, and the
+ * answer needs them one after the other.  KVB_AGAIN: the turn is over. */
+static kvb_status add_streams(
+    struct kvb_dump *dump, const struct kvb_query_context *ctx, struct kvb_json_writer *json)
+{
+    const size_t end = json->out->len + kvb_dump_part_bytes;
+
+    for (size_t streams = 0; dump->at < dump->count; streams++) {
+        if (json->out->len >= end || streams == step_streams) {
+            return KVB_AGAIN;
+        }
+        const struct kvb_follower *follower =
+            kvb_followers_at(ctx->followers, dump->numbers[dump->at]);
+        if (follower) { /* the stream may have been removed since */
+            KVB_TRY(add_stream(dump, ctx, follower, json));
+        }
+        leave_tier(dump);
+        dump->tier = 0;
+        dump->at++;
     }
     return KVB_OK;
 }
@@ -476,9 +456,7 @@ add_models(struct kvb_dump *dump, const struct kvb_query_context *ctx, struct kv
             kvb_json_write_pair_begin(json, "events", '[');
             dump->is_in_model = true;
         }
-        /* All streams are visited for each model, and those of others passed over: models are few,
-         * and the answer needs them one after the other. */
-        KVB_TRY(go_on(dump, ctx, json, add_tier_events));
+        KVB_TRY(add_streams(dump, ctx, json));
         dump->is_in_model = false;
         dump->at = 0;
         dump->event_id = 0;
@@ -493,9 +471,6 @@ kvb_status kvb_dump_step(struct kvb_dump *dump, struct kvb_query_context *ctx, s
 {
     struct kvb_json_writer json = kvb_json_writer_of(out);
 
-    if (!dump->models) {
-        return go_on(dump, ctx, &json, add_rows);
-    }
     json.is_after_value = dump->is_after_value;
     if (!dump->is_begun) {
         dump->is_begun = true;

@@ -23,6 +23,7 @@ static void settle_model(
     found->is_model_unknown = query->has_model;
     query->has_model = false;
     query->lora_name[0] = query->served_name[0] = '\0';
+    /* Any model that has workers, so that one of them is picked, by load. */
     query->count = 0; /* another model's tokens say nothing about this one's blocks */
     for (size_t i = 0; i < kvb_followers_limit(ctx->followers); i++) {
         const struct kvb_follower *follower = kvb_followers_at(ctx->followers, i);
@@ -59,6 +60,7 @@ static bool has_endpoint(const char *list, const char *one)
     const size_t len = strlen(one);
 
     for (const char *at = list; (at = strstr(at, one)) != NULL; at += len) {
+        /* Whole items: 10.0.0.1:80 is also how 10.0.0.1:8000 begins. */
         const bool begins = at == list || at[-1] == ',';
         if (begins && (at[len] == ',' || at[len] == '\0')) {
             return true;
@@ -96,6 +98,7 @@ static void list_endpoints(
     }
     for (size_t i = 0; i < pick->count && listed < wish->endpoints; i++) {
         const struct kvb_route_candidate *candidate = &pick->candidates[places[i].at];
+        /* One for each endpoint: the ranks of a worker may share it. */
         if (candidate->competes && places[i].at != pick->chosen &&
             endpoint_of(ctx, candidate, wish->rank_ports, one) && !has_endpoint(list, one)) {
             add_endpoint(list, one);
@@ -131,6 +134,7 @@ kvb_status kvb_answer_gateway(
     if (status != KVB_OK) {
         return status == KVB_NO_MEMORY ? KVB_NO_MEMORY : KVB_NOT_FOUND;
     }
+    /* Nothing is entered before it is sure that the gateway is given an endpoint. */
     list_endpoints(ctx, &pick, wish, found.endpoints);
     if (found.endpoints[0] == '\0') {
         return KVB_NOT_FOUND;
@@ -159,6 +163,7 @@ kvb_status kvb_answer_gateway_moved(
         endpoint.port = (uint16_t)(endpoint.port + (rank_ports ? follower->id.dp_rank : 0));
         if (kvb_endpoint_hash(&endpoint) == kvb_endpoint_hash(served)) {
             decision->id = follower->id;
+            /* That engine has promised nothing, and what it stores was not foreseen. */
             decision->promised_tokens = 0;
             decision->names = NULL;
             decision->name_count = 0;

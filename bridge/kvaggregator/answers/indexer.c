@@ -1,7 +1,6 @@
-#include "kvaggregator/answers/indexer.h"
-
 #include "core/array.h"
 #include "core/limits.h"
+#include "kvaggregator/answers/answers.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +22,7 @@ static size_t collect_ranks(struct kvb_query_context *ctx, struct kvb_indexer_ga
         const struct kvb_overlap *overlap = &ctx->overlaps[i];
         const struct kvb_heartbeat *heartbeat = &overlap->follower->heartbeat;
         const uint32_t blocks = indexed_blocks(overlap);
+        /* Under other names equal numbers mean nothing. */
         if (blocks == 0 || heartbeat->hashes != KVB_HASHES_ENGINE) {
             continue;
         }
@@ -90,6 +90,7 @@ kvb_status kvb_answer_indexer(
     const kvb_status status = kvb_query_context_overlaps(ctx, query, any_order, NULL);
 
     *out_gaps = (struct kvb_indexer_gaps){ .has_several_models = status == KVB_BAD_INPUT };
+    /* An empty answer, because sgl-router would fail its user's request for an error. */
     if (status == KVB_BAD_INPUT || status == KVB_NOT_FOUND) {
         return KVB_OK;
     }

@@ -272,6 +272,7 @@ static void write_overlap_worker(
     struct kvb_json_writer *json, const struct kvb_overlap *overlap, struct columns columns)
 {
     const struct kvb_follower *follower = overlap->follower;
+    /* A prompt that is shorter than a block has none: then nothing of it is held. */
     const double all_blocks = (double)(overlap->request_blocks ? overlap->request_blocks : 1);
 
     write_overlap_id(json, &follower->id);
@@ -355,7 +356,7 @@ static void merge_equal_names(struct kvb_query_context *ctx)
         struct kvb_overlap *last = kept > 0 ? &ctx->overlaps[kept - 1] : NULL;
         if (!last || by_worker_and_rank(last, &ctx->overlaps[i]) != 0) {
             ctx->overlaps[kept++] = ctx->overlaps[i];
-        } else if (last->max_tokens < ctx->overlaps[i].max_tokens) {
+        } else if (last->max_tokens < ctx->overlaps[i].max_tokens) { /* the better of the two */
             *last = ctx->overlaps[i];
         }
     }
@@ -487,88 +488,63 @@ static void write_known_workers(struct kvb_json_writer *json, const struct kvb_q
     }
 }
 
-static bool is_exact(const struct kvb_overlap *overlap)
+/* {worker:{rank:...}} of the ranks that is_told() selects; nothing where there are none. */
+static void write_some_ranks(
+    struct kvb_json_writer *json, const struct kvb_query_context *ctx, const char *name,
+    bool (*is_told)(const struct kvb_overlap *overlap),
+    void (*write)(struct kvb_json_writer *json, const struct kvb_overlap *overlap))
 {
-    return overlap->follower->state == KVB_STREAM_EXACT;
-}
+    const struct kvb_stream_id *last = NULL;
 
-static bool are_all_exact(const struct kvb_query_context *ctx, size_t from, size_t to)
-{
-    for (size_t i = from; i < to; i++) {
-        if (!is_exact(&ctx->overlaps[i])) {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* Writes the state of each rank that is not EXACT.  A rank that is absent is EXACT. */
-static void write_rank_states(struct kvb_json_writer *json, const struct kvb_query_context *ctx)
-{
-    if (are_all_exact(ctx, 0, ctx->overlap_count)) {
-        return;
-    }
-    kvb_json_write_pair_begin(json, "states", '{');
-    for (size_t at = 0; at < ctx->overlap_count;) {
-        const size_t end = next_worker(ctx, at);
-        if (are_all_exact(ctx, at, end)) {
-            at = end;
+    for (size_t i = 0; i < ctx->overlap_count; i++) {
+        const struct kvb_overlap *overlap = &ctx->overlaps[i];
+        if (!is_told(overlap)) {
             continue;
         }
-        kvb_json_write_key_u64(json, ctx->overlaps[at].follower->id.worker_id);
-        kvb_json_write_begin(json, '{');
-        for (; at < end; at++) {
-            const struct kvb_follower *follower = ctx->overlaps[at].follower;
-            const char *reason = kvb_stream_reason_name(follower->reason);
-            char text[64];
-            if (!is_exact(&ctx->overlaps[at])) {
-                (void)snprintf(
-                    text, sizeof text, *reason ? "%s(%s)" : "%s",
-                    kvb_stream_state_name(follower->state), reason);
-                kvb_json_write_key_u64(json, follower->id.dp_rank);
-                kvb_json_write_text(json, text);
-            }
+        const struct kvb_stream_id *id = &overlap->follower->id;
+        const bool is_same_worker = last && last->worker_id == id->worker_id;
+        if (!last) {
+            kvb_json_write_pair_begin(json, name, '{');
+        } else if (!is_same_worker) {
+            kvb_json_write_end(json, '}');
         }
+        if (!is_same_worker) {
+            kvb_json_write_key_u64(json, id->worker_id);
+            kvb_json_write_begin(json, '{');
+        }
+        kvb_json_write_key_u64(json, id->dp_rank);
+        write(json, overlap);
+        last = id;
+    }
+    if (last) { /* the last worker, and all of them */
+        kvb_json_write_end(json, '}');
         kvb_json_write_end(json, '}');
     }
-    kvb_json_write_end(json, '}');
 }
 
-static bool has_unverified_rank(const struct kvb_query_context *ctx, size_t from, size_t to)
+/* A rank that "states" leaves out is EXACT. */
+static bool is_not_exact(const struct kvb_overlap *overlap)
 {
-    while (from < to && !has_unverified_blocks(&ctx->overlaps[from])) {
-        from++;
-    }
-    return from < to;
+    return overlap->follower->state != KVB_STREAM_EXACT;
 }
 
-/* {worker:{rank:{"unverified_tiers":{tier:reason}}}}, only of ranks that hold blocks of the prompt
- * in such a tier. */
-static void write_tier_states(struct kvb_json_writer *json, const struct kvb_query_context *ctx)
+/* "PARTIAL(gone)" */
+static void write_state(struct kvb_json_writer *json, const struct kvb_overlap *overlap)
 {
-    if (!has_unverified_rank(ctx, 0, ctx->overlap_count)) {
-        return;
-    }
-    kvb_json_write_pair_begin(json, "tier_states", '{');
-    for (size_t at = 0; at < ctx->overlap_count;) {
-        const size_t end = next_worker(ctx, at);
-        if (!has_unverified_rank(ctx, at, end)) {
-            at = end;
-            continue;
-        }
-        kvb_json_write_key_u64(json, ctx->overlaps[at].follower->id.worker_id);
-        kvb_json_write_begin(json, '{');
-        for (; at < end; at++) {
-            const struct kvb_follower *follower = ctx->overlaps[at].follower;
-            if (has_unverified_blocks(&ctx->overlaps[at])) {
-                kvb_json_write_key_u64(json, follower->id.dp_rank);
-                kvb_json_write_begin(json, '{');
-                kvb_unverified_tiers_json_write(&follower->heartbeat, json);
-                kvb_json_write_end(json, '}');
-            }
-        }
-        kvb_json_write_end(json, '}');
-    }
+    const char *reason = kvb_stream_reason_name(overlap->follower->reason);
+    char text[64];
+
+    (void)snprintf(
+        text, sizeof text, *reason ? "%s(%s)" : "%s",
+        kvb_stream_state_name(overlap->follower->state), reason);
+    kvb_json_write_text(json, text);
+}
+
+/* {"unverified_tiers":{tier:reason}} */
+static void write_tier_state(struct kvb_json_writer *json, const struct kvb_overlap *overlap)
+{
+    kvb_json_write_begin(json, '{');
+    kvb_unverified_tiers_json_write(&overlap->follower->heartbeat, json);
     kvb_json_write_end(json, '}');
 }
 
@@ -578,6 +554,7 @@ kvb_status kvb_answer_query(
 {
     const struct kvb_listing_options options = { .with_down = with_down, .by_id = true };
 
+    /* By id, so that the ranks of a worker are neighbours: its row is written in one go. */
     KVB_TRY(kvb_query_context_overlaps(ctx, query, options, detail));
     merge_equal_names(ctx);
     struct kvb_json_writer json = kvb_json_writer_of(out);
@@ -591,9 +568,9 @@ kvb_status kvb_answer_query(
     if (query->form == KVB_QUERY_TOKENS) {
         write_workers(&json, ctx, "hits", hit_on_device);
     }
-    write_rank_states(&json, ctx);
+    write_some_ranks(&json, ctx, "states", is_not_exact, write_state);
     write_down(&json, ctx, query);
-    write_tier_states(&json, ctx);
+    write_some_ranks(&json, ctx, "tier_states", has_unverified_blocks, write_tier_state);
     write_known_workers(&json, ctx);
     write_shared(&json, ctx, kvb_max_streams);
     KVB_TRY(write_predicted(&json, ctx, query));

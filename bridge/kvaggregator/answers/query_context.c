@@ -229,6 +229,7 @@ static kvb_status find_served_model(
             continue;
         }
         here.model = follower->heartbeat.model;
+        /* All that serve the name have to mean the same by it. */
         if (found.model && (found.kind != here.kind || strcmp(found.model, here.model) != 0)) {
             kvb_detail_set(
                 detail,
@@ -366,6 +367,7 @@ static bool is_model_listed(
 {
     const struct kvb_listing *listing = &ctx->listing;
 
+    /* Defaults are compared too: they are the model of streams that have no heartbeat. */
     return listing->is_made && !query->has_instance_id && !query->has_dp_rank &&
            listing->traits == kvb_followers_traits(ctx->followers) &&
            listing->with_down == options.with_down &&

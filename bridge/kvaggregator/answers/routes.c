@@ -107,6 +107,7 @@ static bool read_query_body(
     struct kvb_detail detail = { { 0 } };
     const kvb_status status = found->decode(request->body, out_query, &detail);
 
+    /* As Dynamo's indexer: 400 for what is no JSON, 422 for JSON of another form. */
     if (status == KVB_OK) {
         return true;
     }
@@ -229,9 +230,7 @@ static kvb_status begin_dump(struct exchange *exchange)
     char component[kvb_max_filter_bytes];
     char names[kvb_max_filter_bytes];
 
-    if (is_rows(request)) {
-        return kvb_dump_begin_rows(&context->dump, context->ctx);
-    }
+    /* From here on each parameter fits into its buffer. */
     if (strlen(request->parameters) >= kvb_max_filter_bytes) {
         kvb_detail_set(&exchange->detail, "the parameters are too long");
         return KVB_BAD_INPUT;
@@ -250,11 +249,25 @@ static kvb_status begin_dump(struct exchange *exchange)
     return kvb_dump_begin(&context->dump, context->ctx, &options, &exchange->detail);
 }
 
+static kvb_status dump_rows(struct exchange *exchange)
+{
+    struct kvb_http_route_context *context = exchange->context;
+
+    exchange->answer->content_type = text_type;
+    KVB_TRY(kvb_answer_dump_rows(
+        context->ctx, kvb_dump_part_bytes, &context->rows, &exchange->answer->body));
+    context->is_unfinished = !context->rows.is_end;
+    return KVB_OK;
+}
+
 static kvb_status dump(struct exchange *exchange)
 {
     struct kvb_http_route_context *context = exchange->context;
 
-    context->is_unfinished = false;
+    context->is_unfinished = false; /* what fails has no further part */
+    if (is_rows(exchange->request)) {
+        return dump_rows(exchange);
+    }
     if (!context->dump.numbers) {
         const kvb_status begun = begin_dump(exchange);
         if (begun == KVB_BAD_INPUT) {
@@ -265,9 +278,6 @@ static kvb_status dump(struct exchange *exchange)
     }
     const kvb_status status = kvb_dump_step(&context->dump, context->ctx, &exchange->answer->body);
     context->is_unfinished = status == KVB_AGAIN;
-    if (is_rows(exchange->request)) {
-        exchange->answer->content_type = text_type;
-    }
     return context->is_unfinished ? KVB_OK : status;
 }
 
@@ -290,6 +300,7 @@ static kvb_status readyz(struct exchange *exchange)
     const struct kvb_http_route_context *context = exchange->context;
     const char *cause = context->not_ready;
 
+    /* ?exact= asks for more than readiness, so what is not ready says that first. */
     if (cause ||
         !kvb_exact_share_refuses(context->share, exchange->request->parameters, exchange->answer)) {
         answer_sentence(exchange->answer, cause ? 503 : 200, cause ? cause : "ready", "\n");
@@ -318,6 +329,7 @@ static const struct kvb_http_header page_headers[] = {
 
 static kvb_status status_page(struct exchange *exchange)
 {
+    /* A browser that has the page asks with its ETag. */
     const bool is_known = strcmp(exchange->request->if_none_match, kvb_status_page_etag) == 0;
     struct kvb_http_answer *answer = exchange->answer;
 
@@ -469,6 +481,7 @@ kvb_http_route_find(const struct kvb_http_request *request, struct kvb_http_answ
         }
         return NULL;
     }
+    /* The path is known, so a wrong method is told from a wrong path. */
     if (!fits_method(found, request->method)) {
         set_answer_type(answer, 405, NULL);
         answer->allow = found->method;

@@ -42,8 +42,9 @@ struct kvb_http_route_context {
     /* written by POST /finished and /first_token, also when no such request is in flight here */
     bool has_request_report;
     enum kvb_request_report_kind request_report;
-    struct kvb_dump dump; /* the current dump; the creator of the context frees it */
-    bool is_unfinished;   /* call kvb_http_route_answer() again for the rest of the body */
+    struct kvb_dump dump;       /* the current dump; the creator of the context frees it */
+    struct kvb_dump_place rows; /* where one of rows goes on */
+    bool is_unfinished;         /* call kvb_http_route_answer() again for the rest of the body */
 };
 
 /* The route of a request.  NULL: there is none, and *answer is complete (404, 405, 415). */

@@ -216,6 +216,7 @@ kvb_status kvb_route_explain_none(
                 filters[i].removed);
         }
     }
+    /* All DOWN, or none left out at all, which is no worker at all. */
     if (counts[filter_down] == workers || *text == '\0') {
         kvb_detail_set(detail, "no worker of the model is up");
     } else {

@@ -92,7 +92,7 @@ static void history_has_one_row_a_second(void **state)
 {
     (void)state;
     struct kvb_dashboard *dashboard = dashboard_of(KVB_LOAD_USAGE);
-    const struct kvb_history_reading reading = {
+    const struct kvb_dashboard_reading reading = {
         .events_applied = 1234,
         .asked_blocks = 10,
         .hit_blocks = 4,
@@ -122,6 +122,76 @@ static void history_has_one_row_a_second(void **state)
     assert_non_null(strstr(out, "\"samples\":[[2,"));
     history(dashboard, 2, NULL, out);
     assert_non_null(strstr(out, "\"samples\":[]}"));
+    kvb_dashboard_free(dashboard);
+}
+
+static void add_events(struct kvb_dashboard *dashboard, uint64_t events_applied, uint64_t ms)
+{
+    const struct kvb_dashboard_reading reading = { .events_applied = events_applied };
+
+    kvb_dashboard_add_sample(dashboard, &reading, at_ms(ms));
+}
+
+/* The first is late and covers the time since the beginning, the last one six seconds. */
+static void a_rate_is_divided_by_the_time_that_has_passed(void **state)
+{
+    (void)state;
+    struct kvb_dashboard *dashboard = dashboard_of(KVB_LOAD_USAGE);
+    char out[text_bytes];
+
+    add_events(dashboard, 150, 1500);
+    add_events(dashboard, 200, 2000);
+    add_events(dashboard, 800, 8000);
+    history(dashboard, 0, NULL, out);
+    assert_non_null(strstr(out, "[1,100,"));
+    assert_non_null(strstr(out, "[2,100,"));
+    assert_non_null(strstr(out, "[8,100,"));
+    kvb_dashboard_free(dashboard);
+}
+
+/* These seconds, and no others, have a sample in the answer. */
+static void
+assert_seconds(struct kvb_dashboard *dashboard, uint64_t after, const uint64_t *taken, size_t count)
+{
+    static const char key[] = "\"samples\":[";
+    char out[text_bytes];
+    char begin[32];
+
+    history(dashboard, after, NULL, out);
+    const char *at = strstr(out, key) + strlen(key);
+    for (size_t i = 0; i < count; i++) {
+        (void)snprintf(begin, sizeof begin, "[%llu,", (unsigned long long)taken[i]);
+        assert_memory_equal(at, begin, strlen(begin));
+        at = strchr(at, ']') + 1;
+        at += *at == ',';
+    }
+    assert_string_equal(at, "]}");
+}
+
+/* A quarter of the seconds get no sample. */
+static void the_newest_samples_are_shown_in_order(void **state)
+{
+    enum { seconds = 2500, kept = kvb_max_history_samples };
+    (void)state;
+    struct kvb_dashboard *dashboard = dashboard_of(KVB_LOAD_USAGE);
+    static uint64_t taken[seconds];
+    uint64_t random = 7;
+    size_t count = 0;
+
+    for (uint64_t second = 1; second <= seconds; second++) {
+        random = (random * 6364136223846793005U) + 1442695040888963407U;
+        if (random >> 62U) {
+            add_events(dashboard, second, second * 1000 + 500);
+            taken[count++] = second;
+        }
+        if (second % 50 == 0) {
+            const size_t from = count > kept ? count - kept : 0;
+            assert_seconds(dashboard, 0, taken + from, count - from);
+            assert_seconds(dashboard, taken[count - 10], taken + count - 9, 9);
+            assert_seconds(dashboard, taken[count - 1], NULL, 0);
+            assert_seconds(dashboard, second + 1, taken + from, count - from); /* another life */
+        }
+    }
     kvb_dashboard_free(dashboard);
 }
 
@@ -308,6 +378,8 @@ SUITE(dashboard)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(history_has_one_row_a_second),
+        cmocka_unit_test(a_rate_is_divided_by_the_time_that_has_passed),
+        cmocka_unit_test(the_newest_samples_are_shown_in_order),
         cmocka_unit_test(who_sees_no_stream_is_told_where_bridges_are_listened_to),
         cmocka_unit_test(the_list_is_updated_only_while_somebody_looks),
         cmocka_unit_test(streams_in_trouble_come_first),

@@ -3,7 +3,7 @@
 #include "core/limits.h"
 #include "fail_alloc.h"
 #include "index/block_hash.h"
-#include "kvaggregator/answers/indexer.h"
+#include "kvaggregator/answers/answers.h"
 #include "kvaggregator/query_scene.h"
 
 #include <stdio.h>

@@ -18,7 +18,7 @@ static struct kvb_dashboard *new_dashboard(uint64_t seconds)
 
     assert_ok(kvb_dashboard_new(&options, &dashboard));
     for (uint64_t second = 1; second <= seconds; second++) {
-        const struct kvb_history_reading reading = { .held_blocks = 40 + second };
+        const struct kvb_dashboard_reading reading = { .held_blocks = 40 + second };
         kvb_dashboard_add_sample(dashboard, &reading, second * KVB_NS_PER_S);
     }
     return dashboard;
