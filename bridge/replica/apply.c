@@ -7,7 +7,12 @@ enum { apply_chunk_blocks = 8192 };
 
 bool kvb_follow_is_old_epoch(const struct kvb_follow *follow, const kvb_epoch *epoch)
 {
-    return follow->has_old_epoch && kvb_epoch_is_same(&follow->old_epoch, epoch);
+    for (size_t i = 0; i < follow->old_epoch_count; i++) {
+        if (kvb_epoch_is_same(&follow->old_epochs[i], epoch)) {
+            return true;
+        }
+    }
+    return false;
 }
 
 void kvb_follow_note_proof(struct kvb_follow *follow)
@@ -21,6 +26,8 @@ void kvb_follow_recall(const struct kvb_followers *followers, struct kvb_follow 
 {
     const struct kvb_heartbeat *heartbeat = &follow->shown.heartbeat;
 
+    /* Not where there is nothing to prove, where something is known to be missing, or where the
+     * heartbeat is of another event than the last one applied. */
     if ((follow->is_proven && follow->doubt == KVB_REASON_NONE) ||
         follow->loss != KVB_REASON_NONE || !follow->shown.has_heartbeat ||
         heartbeat->last_id != follow->shown.last_id || heartbeat->last_id < follow->settled_id ||
@@ -74,6 +81,7 @@ void kvb_follow_apply(
         }
         break;
     case KVB_ROUTER_REMOVED:
+        /* The list was emptied where the removal found no room, so that nothing false is listed. */
         if (kvb_follow_remove(followers, follow, batch, event) != KVB_OK) {
             note_missing(followers, follow);
         }
@@ -94,20 +102,23 @@ bool kvb_repair_apply_buffered(
     struct kvb_router_batch batch = { 0 };
     uint64_t first = 0;
     uint64_t last = 0;
-    const bool has_any = kvb_event_log_range(follow->repair.held, &first, &last);
+    const bool has_any = kvb_event_log_range(follow->repair.buffer, &first, &last);
     const uint64_t end = has_any && last < to_id ? last : to_id;
 
+    /* Nothing in the buffer is wanted. */
     if (end <= follow->shown.last_id || (!has_any && to_id == UINT64_MAX)) {
         return to_id == UINT64_MAX || follow->shown.last_id >= to_id;
     }
     if (!has_any || first > follow->shown.last_id + 1) {
         return false;
     }
+    /* In chunks, because a batch has a limit; the log ends one where an event is missing. */
     bool is_whole = true;
     for (uint64_t next = follow->shown.last_id + 1; next <= end && is_whole;) {
         kvb_router_batch_reset(&batch);
-        is_whole = kvb_event_log_read(
-                       follow->repair.held, next, end, apply_chunk_blocks, &batch, &next) == KVB_OK;
+        is_whole =
+            kvb_event_log_read(
+                follow->repair.buffer, next, end, apply_chunk_blocks, &batch, &next) == KVB_OK;
         for (size_t i = 0; i < batch.event_count && is_whole; i++) {
             kvb_follow_apply(followers, follow, &batch, &batch.events[i]);
         }

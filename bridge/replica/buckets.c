@@ -14,30 +14,22 @@
 
 static const struct kvb_hash128 nothing[kvb_digest_buckets];
 
-static size_t compare_tier(
-    const struct kvb_hash128 *own, const struct kvb_hash128 *other, struct kvb_bucket_set *out)
-{
-    size_t count = 0;
-
-    for (size_t i = 0; i < kvb_digest_buckets; i++) {
-        if (own[i].low != other[i].low || own[i].high != other[i].high) {
-            out->words[i / 64] |= UINT64_C(1) << (i % 64);
-            count++;
-        }
-    }
-    return count;
-}
-
-static size_t compare_sums(
+/* Marks the buckets that differ in some list; returns how many differ in each, summed. */
+static size_t find_differing(
     const struct kvb_follow *follow, const struct kvb_sync_reply *reply, struct kvb_bucket_set *out)
 {
     size_t count = 0;
 
     for (size_t tier = 0; tier < KVB_LIST_COUNT; tier++) {
         const bool has_list = kvb_follow_has_list(follow, (enum kvb_tier)tier);
-        count += compare_tier(
-            has_list ? follow->digests[tier]->buckets : nothing,
-            reply->sums[tier] ? reply->sums[tier] : nothing, out);
+        const struct kvb_hash128 *own = has_list ? follow->lists[tier].digest->buckets : nothing;
+        const struct kvb_hash128 *other = reply->sums[tier] ? reply->sums[tier] : nothing;
+        for (size_t i = 0; i < kvb_digest_buckets; i++) {
+            if (own[i].low != other[i].low || own[i].high != other[i].high) {
+                out->words[i / 64] |= UINT64_C(1) << (i % 64);
+                count++;
+            }
+        }
     }
     return count;
 }
@@ -54,7 +46,7 @@ static void finish_sync(struct kvb_followers *followers, struct kvb_follow *foll
     }
 }
 
-void kvb_repair_take_sums(
+void kvb_repair_compare_sums(
     struct kvb_followers *followers, struct kvb_follow *follow, const struct kvb_sync_reply *reply,
     uint64_t now_ns)
 {
@@ -66,7 +58,8 @@ void kvb_repair_take_sums(
         kvb_repair_fail(followers, follow, now_ns); /* events up to the sums may come later */
         return;
     }
-    const size_t count = compare_sums(follow, reply, &differing);
+    /* Both lists are as of the event of the sums now, unless ours is beyond it. */
+    const size_t count = find_differing(follow, reply, &differing);
     const bool is_beyond = follow->shown.last_id > reply->last_id;
     followers->counters.buckets_differ += count;
     if (is_beyond) { /* the bridge's own events with lower ids were dropped as old */
@@ -129,7 +122,8 @@ empty_buckets(struct kvb_followers *followers, struct kvb_follow *follow, enum k
     return listed.status;
 }
 
-static kvb_status put_patch_in_place(struct kvb_followers *followers, struct kvb_follow *follow)
+/* Replaces what is listed in the buckets. */
+static kvb_status apply_patch(struct kvb_followers *followers, struct kvb_follow *follow)
 {
     const struct kvb_router_batch *patch = &follow->repair.patch;
 
@@ -142,7 +136,9 @@ static kvb_status put_patch_in_place(struct kvb_followers *followers, struct kvb
     return KVB_OK;
 }
 
-static kvb_status keep(struct kvb_router_batch *patch, const struct kvb_router_batch *batch)
+/* KVB_BAD_INPUT: not all of it are stored events. */
+static kvb_status
+append_blocks(struct kvb_router_batch *patch, const struct kvb_router_batch *batch)
 {
     for (size_t i = 0; i < batch->event_count; i++) {
         const struct kvb_router_event *event = &batch->events[i];
@@ -157,22 +153,22 @@ static kvb_status keep(struct kvb_router_batch *patch, const struct kvb_router_b
     return KVB_OK;
 }
 
-void kvb_repair_take_patch(
+void kvb_repair_add_to_patch(
     struct kvb_followers *followers, struct kvb_follow *follow, const struct kvb_sync_reply *reply,
     uint64_t now_ns)
 {
-    if (reply->events && keep(&follow->repair.patch, reply->events) != KVB_OK) {
+    const bool is_good =
+        !reply->events || append_blocks(&follow->repair.patch, reply->events) == KVB_OK;
+
+    if (is_good && !reply->is_last) {
+        return;
+    }
+    /* The blocks are those of the barrier: first the events up to there. */
+    if (!is_good || !kvb_repair_apply_buffered(followers, follow, reply->barrier_id)) {
         kvb_repair_fail(followers, follow, now_ns);
         return;
     }
-    if (!reply->is_last) {
-        return;
-    }
-    if (!kvb_repair_apply_buffered(followers, follow, reply->barrier_id)) {
-        kvb_repair_fail(followers, follow, now_ns);
-        return;
-    }
-    if (put_patch_in_place(followers, follow) != KVB_OK) {
+    if (apply_patch(followers, follow) != KVB_OK) {
         kvb_follow_lose(followers, follow, KVB_REASON_MEMORY, now_ns); /* half done */
         return;
     }

@@ -38,10 +38,22 @@ static struct kvb_follow *follow_at(const struct kvb_followers *followers, size_
     return is_used ? &followers->follows[number] : NULL;
 }
 
+/* The followers one after the other, in the order of their numbers; NULL: no more.  *next is 0 to
+ * begin with. */
+static struct kvb_follow *next_follow(const struct kvb_followers *followers, size_t *next)
+{
+    struct kvb_follow *follow = NULL;
+
+    while (!follow && *next < followers->names.limit) {
+        follow = follow_at(followers, (*next)++);
+    }
+    return follow;
+}
+
 static void end_follow(struct kvb_followers *followers, struct kvb_follow *follow)
 {
     kvb_follow_need_nothing(followers, follow);
-    kvb_event_log_free(follow->repair.held);
+    kvb_event_log_free(follow->repair.buffer);
     kvb_router_batch_done(&follow->repair.patch);
     kvb_follow_free_lists(followers, follow);
 }
@@ -51,11 +63,9 @@ void kvb_followers_free(struct kvb_followers *followers)
     if (!followers) {
         return;
     }
-    for (size_t i = 0; i < followers->names.limit; i++) {
-        struct kvb_follow *follow = follow_at(followers, i);
-        if (follow) {
-            end_follow(followers, follow);
-        }
+    size_t next = 0;
+    for (struct kvb_follow *follow; (follow = next_follow(followers, &next));) {
+        end_follow(followers, follow);
     }
     kvb_stream_table_done(&followers->names);
     free(followers->changed);
@@ -119,24 +129,18 @@ static void forget_stream(struct kvb_followers *followers, uint32_t number)
     followers->counters.forgotten++;
 }
 
-/* Streams without heartbeats must not take the places of streams of kvbridge. */
-static void make_stream_room(struct kvb_followers *followers, bool is_heartbeat)
-{
-    const size_t share = followers->options.max_streams / unheard_part;
-    const bool is_full = followers->names.count >= followers->options.max_streams;
-
-    if (followers->unheard > 0 && (is_full || (!is_heartbeat && followers->unheard >= share))) {
-        forget_stream(followers, followers->oldest_unheard - 1);
-    }
-}
-
 static kvb_status add_follow(
     struct kvb_followers *followers, const struct kvb_stream_id *id, bool is_heartbeat,
     uint64_t now_ns, struct kvb_follow **out_follow)
 {
+    const size_t share = followers->options.max_streams / unheard_part;
+    const bool is_full = followers->names.count >= followers->options.max_streams;
     uint32_t number = 0;
 
-    make_stream_room(followers, is_heartbeat);
+    /* Streams without heartbeats must not take the places of streams of kvbridge. */
+    if (followers->unheard > 0 && (is_full || (!is_heartbeat && followers->unheard >= share))) {
+        forget_stream(followers, followers->oldest_unheard - 1);
+    }
     followers->generation++; /* the array may move even when adding fails */
     KVB_TRY(kvb_array_reserve(
         &followers->follows, &followers->follow_capacity, followers->names.count + 1,
@@ -201,104 +205,67 @@ static uint64_t silence_ns(const struct kvb_followers *followers, const struct k
     return missing_heartbeats * kvb_follow_period_ns(followers, &follow->shown.heartbeat);
 }
 
-static void
-find_silence(struct kvb_followers *followers, struct kvb_follow *follow, uint64_t now_ns)
-{
-    if (follow->shown.has_heartbeat && follow->bridge == bridge_alive &&
-        now_ns - follow->alive_ns >= silence_ns(followers, follow)) {
-        follow->bridge = bridge_silent;
-        followers->counters.silent++;
-        kvb_follow_classify(followers, follow, now_ns);
-    }
-}
-
-static void
-find_end_of_rival(struct kvb_followers *followers, struct kvb_follow *follow, uint64_t now_ns)
-{
-    if (follow->rival_ns > 0 && now_ns - follow->rival_ns >= silence_ns(followers, follow)) {
-        follow->rival_ns = 0;
-        kvb_follow_classify(followers, follow, now_ns);
-    }
-}
-
-static bool is_long_dead(
-    const struct kvb_followers *followers, const struct kvb_follow *follow, uint64_t now_ns)
-{
-    const uint64_t since_ns =
-        follow->down_ns > follow->alive_ns ? follow->down_ns : follow->alive_ns;
-
-    return follow->shown.state == KVB_STREAM_DOWN &&
-           now_ns - since_ns >= followers->options.forget_ms * KVB_NS_PER_MS;
-}
-
-static void forget_unheard(struct kvb_followers *followers, uint64_t now_ns)
+void kvb_followers_tick(struct kvb_followers *followers, uint64_t now_ns)
 {
     const uint64_t forget_ns = followers->options.forget_ms * KVB_NS_PER_MS;
 
-    while (followers->oldest_unheard != 0) {
-        const uint32_t number = followers->oldest_unheard - 1;
-        if (now_ns - followers->follows[number].alive_ns < forget_ns) {
-            return;
-        }
-        forget_stream(followers, number);
-    }
-}
-
-void kvb_followers_tick(struct kvb_followers *followers, uint64_t now_ns)
-{
     if (followers->is_nats_away || followers->is_lagging || followers->is_unread) {
         return; /* heartbeats are missing because of this process */
     }
-    forget_unheard(followers, now_ns);
-    for (size_t i = 0; i < followers->names.limit; i++) {
-        struct kvb_follow *follow = follow_at(followers, i);
-        if (!follow) {
-            continue;
-        }
-        find_silence(followers, follow, now_ns);
-        find_end_of_rival(followers, follow, now_ns);
-        kvb_follow_repair_tick(followers, follow, now_ns);
-        if (is_long_dead(followers, follow, now_ns)) {
-            forget_stream(followers, (uint32_t)i);
-        }
+    while (followers->oldest_unheard != 0 &&
+           now_ns - followers->follows[followers->oldest_unheard - 1].alive_ns >= forget_ns) {
+        forget_stream(followers, followers->oldest_unheard - 1);
     }
-}
-
-/* Detecting a frozen server by pings takes seconds.  A bridge that seemed silent just before
- * was silent because of the server. */
-static void
-forgive_silence(const struct kvb_followers *followers, struct kvb_follow *follow, uint64_t now_ns)
-{
-    if (follow->bridge == bridge_silent &&
-        now_ns - follow->alive_ns < 2 * silence_ns(followers, follow)) {
-        follow->bridge = bridge_alive;
+    size_t next = 0;
+    for (struct kvb_follow *follow; (follow = next_follow(followers, &next));) {
+        const uint64_t limit_ns = silence_ns(followers, follow);
+        if (follow->shown.has_heartbeat && follow->bridge == bridge_alive &&
+            now_ns - follow->alive_ns >= limit_ns) {
+            follow->bridge = bridge_silent;
+            followers->counters.silent++;
+            kvb_follow_classify(followers, follow, now_ns);
+        }
+        /* A second bridge that says nothing has gone. */
+        if (follow->rival_ns > 0 && now_ns - follow->rival_ns >= limit_ns) {
+            follow->rival_ns = 0;
+            kvb_follow_classify(followers, follow, now_ns);
+        }
+        kvb_follow_repair_tick(followers, follow, now_ns);
+        const uint64_t since_ns =
+            follow->down_ns > follow->alive_ns ? follow->down_ns : follow->alive_ns;
+        if (follow->shown.state == KVB_STREAM_DOWN && now_ns - since_ns >= forget_ns) {
+            forget_stream(followers, (uint32_t)(follow - followers->follows));
+        }
     }
 }
 
 void kvb_followers_nats_away(struct kvb_followers *followers, uint64_t now_ns)
 {
+    size_t next = 0;
+
     followers->is_nats_away = true;
-    for (size_t i = 0; i < followers->names.limit; i++) {
-        struct kvb_follow *follow = follow_at(followers, i);
-        if (follow) {
-            forgive_silence(followers, follow, now_ns);
-            kvb_follow_classify(followers, follow, follow->down_ns); /* never makes it DOWN */
+    for (struct kvb_follow *follow; (follow = next_follow(followers, &next));) {
+        /* Detecting a frozen server by pings takes seconds.  A bridge that seemed silent just
+         * before was silent because of the server. */
+        if (follow->bridge == bridge_silent &&
+            now_ns - follow->alive_ns < 2 * silence_ns(followers, follow)) {
+            follow->bridge = bridge_alive;
         }
+        kvb_follow_classify(followers, follow, follow->down_ns); /* never makes it DOWN */
     }
 }
 
 void kvb_followers_nats_back(struct kvb_followers *followers, uint64_t now_ns)
 {
+    size_t next = 0;
+
     followers->is_nats_away = false;
-    for (size_t i = 0; i < followers->names.limit; i++) {
-        struct kvb_follow *follow = follow_at(followers, i);
-        if (follow) {
-            follow->alive_ns = now_ns;
-            follow->heartbeats_ahead = 0;
-            kvb_follow_request_again(followers, follow, now_ns);
-            follow->doubt = follow->shown.has_heartbeat ? KVB_REASON_NATS_AWAY : KVB_REASON_NONE;
-            kvb_follow_classify(followers, follow, now_ns);
-        }
+    for (struct kvb_follow *follow; (follow = next_follow(followers, &next));) {
+        follow->alive_ns = now_ns;
+        follow->heartbeats_ahead = 0;
+        kvb_follow_request_again(followers, follow, now_ns);
+        follow->doubt = follow->shown.has_heartbeat ? KVB_REASON_NATS_AWAY : KVB_REASON_NONE;
+        kvb_follow_classify(followers, follow, now_ns);
     }
 }
 
@@ -310,12 +277,10 @@ void kvb_followers_set_lagging(struct kvb_followers *followers, bool is_lagging,
         return;
     }
     followers->is_lagging = is_lagging;
-    for (size_t i = 0; i < followers->names.limit; i++) {
-        struct kvb_follow *follow = follow_at(followers, i);
-        if (follow) {
-            follow->alive_ns = is_lagging ? follow->alive_ns : now_ns;
-            kvb_follow_classify(followers, follow, now_ns);
-        }
+    size_t next = 0;
+    for (struct kvb_follow *follow; (follow = next_follow(followers, &next));) {
+        follow->alive_ns = is_lagging ? follow->alive_ns : now_ns;
+        kvb_follow_classify(followers, follow, now_ns);
     }
 }
 
@@ -325,19 +290,18 @@ void kvb_followers_set_unread(struct kvb_followers *followers, bool is_unread, u
         return;
     }
     followers->is_unread = is_unread;
-    for (size_t i = 0; i < followers->names.limit; i++) {
-        struct kvb_follow *follow = follow_at(followers, i);
-        if (follow) {
-            kvb_follow_classify(followers, follow, now_ns);
-        }
+    size_t next = 0;
+    for (struct kvb_follow *follow; (follow = next_follow(followers, &next));) {
+        kvb_follow_classify(followers, follow, now_ns);
     }
 }
 
 void kvb_followers_messages_dropped(struct kvb_followers *followers, uint64_t now_ns)
 {
-    for (size_t i = 0; i < followers->names.limit; i++) {
-        struct kvb_follow *follow = follow_at(followers, i);
-        if (follow && follow->shown.has_heartbeat) {
+    size_t next = 0;
+
+    for (struct kvb_follow *follow; (follow = next_follow(followers, &next));) {
+        if (follow->shown.has_heartbeat) {
             follow->doubt = KVB_REASON_LAGGING;
             kvb_follow_classify(followers, follow, now_ns);
         }

@@ -39,8 +39,8 @@
  *     no heartbeat yet                     UNVERIFIED(no_heartbeat)
  *     blocks in a window list, but the     UNVERIFIED(groups)
  *     heartbeat knows no window
- *     the previous epoch still has         UNVERIFIED(two_bridges): the list follows the
- *     heartbeats one period after the      newer epoch, unless that has had no heartbeat
+ *     one of the four epochs before still  UNVERIFIED(two_bridges): the list follows the
+ *     has heartbeats one period after the  newer epoch, unless that has had no heartbeat
  *     new epoch began                      for two periods
  *     three heartbeats missing             DOWN(silent)
  *     goodbye of the bridge                DOWN(bridge_stopped)

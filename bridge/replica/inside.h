@@ -16,6 +16,13 @@
  *     state.c               what is missing, and the resulting state
  *     list.c                the lists of blocks, and their digests */
 
+/* One list of a stream: the blocks of a tier, or the window list. */
+struct follow_list {
+    struct kvb_digest *digest;    /* owned; NULL: there is no list */
+    struct kvb_block_set *window; /* owned; NULL: its blocks are in the slot of the index */
+    kvb_slot_ref slot;            /* owned */
+};
+
 /* What a stream lacks. */
 enum follow_need {
     need_nothing,
@@ -34,15 +41,12 @@ struct follow_repair {
     uint64_t deadline_ns;        /* when its next chunk must arrive */
     struct kvb_backoff requests; /* whether the newest one failed, when the next may be sent */
     uint32_t next_chunk;
-    unsigned rounds;            /* ranges requested for the same hole */
-    struct kvb_event_log *held; /* owned: the reorder buffer, or events after a snapshot */
+    unsigned rounds;              /* ranges requested for the same hole */
+    struct kvb_event_log *buffer; /* owned: the reorder buffer, or events after a snapshot */
     struct kvb_bucket_set buckets;
-    struct kvb_router_batch patch;   /* owned: blocks of these buckets received so far */
-    bool has_hidden[KVB_LIST_COUNT]; /* the snapshot received so far */
-    kvb_slot_ref hidden[KVB_TIER_COUNT];
-    struct kvb_block_set *hidden_window;               /* owned, with has_hidden */
-    struct kvb_digest *hidden_digests[KVB_LIST_COUNT]; /* owned; one for each hidden list */
-    uint64_t hidden_seed;                              /* of the hidden digests */
+    struct kvb_router_batch patch;             /* owned: blocks of these buckets received so far */
+    struct follow_list hidden[KVB_LIST_COUNT]; /* the snapshot received so far */
+    uint64_t hidden_seed;                      /* of their digests */
 };
 
 /* What the heartbeats of a stream say about its bridge.
@@ -55,14 +59,19 @@ struct follow_repair {
  */
 enum bridge_liveness { bridge_alive, bridge_silent, bridge_stopped };
 
+/* So many epochs before the one that is followed are known as old: their messages are dropped.  A
+ * message that arrives again after more epochs than that seems to begin a new one, and hides the
+ * living one for two periods. */
+enum { max_old_epochs = 4 };
+
 struct kvb_follow {
     struct kvb_follower shown;
     bool has_epoch;
     kvb_epoch epoch; /* of the events applied last */
-    bool has_old_epoch;
-    kvb_epoch old_epoch; /* the previous epoch: its messages are dropped */
-    uint64_t epoch_ns;   /* when the first message of the epoch was accepted */
-    uint64_t rival_ns;   /* newest heartbeat of a second running bridge; 0: there is none */
+    size_t old_epoch_count;
+    kvb_epoch old_epochs[max_old_epochs]; /* those before it, newest first */
+    uint64_t epoch_ns;                    /* when the first message of the epoch was accepted */
+    uint64_t rival_ns; /* newest heartbeat of a second running bridge; 0: there is none */
     bool has_cleared;
     uint64_t cleared_id;          /* the newest `cleared` applied */
     uint64_t newest_id;           /* newest id received or missed; 0: none in this epoch */
@@ -71,16 +80,15 @@ struct kvb_follow {
     bool is_proven;               /* a heartbeat had our last id and our counts */
     enum kvb_stream_reason doubt; /* STALE for this reason until proven; NONE: not STALE */
     enum bridge_liveness bridge;
-    unsigned heartbeats_ahead;                  /* in a row */
-    unsigned heartbeats_behind;                 /* in a row */
-    uint64_t advanced_ns;                       /* when the newest event was applied */
-    uint64_t alive_ns;                          /* start of the time of silence */
-    uint64_t down_ns;                           /* when it went DOWN */
-    uint64_t settled_id;                        /* heartbeats of earlier events are not compared */
-    unsigned differs_in_a_row;                  /* heartbeats that found the list to differ */
-    uint64_t digest_seed;                       /* of the digests; 0: the bridge keeps none */
-    struct kvb_digest *digests[KVB_LIST_COUNT]; /* owned; one for each list */
-    struct kvb_block_set *window;               /* owned; the same as shown.window; or NULL */
+    unsigned heartbeats_ahead;                /* in a row */
+    unsigned heartbeats_behind;               /* in a row */
+    uint64_t advanced_ns;                     /* when the newest event was applied */
+    uint64_t alive_ns;                        /* start of the time of silence */
+    uint64_t down_ns;                         /* when it went DOWN */
+    uint64_t settled_id;                      /* heartbeats of earlier events are not compared */
+    unsigned differs_in_a_row;                /* heartbeats that found the list to differ */
+    uint64_t digest_seed;                     /* of the digests; 0: the bridge keeps none */
+    struct follow_list lists[KVB_LIST_COUNT]; /* what is shown */
     struct follow_repair repair;
     /* Links of the list of streams without heartbeats, 1 + number; 0: the end. */
     uint32_t older_unheard;
@@ -160,8 +168,8 @@ kvb_status kvb_follow_hide(
     struct kvb_followers *followers, struct kvb_follow *follow,
     const struct kvb_router_batch *batch, const struct kvb_router_event *event);
 
-/* Swaps the hidden lists with the visible ones.  Errors as above. */
-kvb_status kvb_follow_show_hidden(struct kvb_followers *followers, struct kvb_follow *follow);
+/* Exchanges the hidden lists and the visible ones. */
+void kvb_follow_show_hidden(struct kvb_followers *followers, struct kvb_follow *follow);
 
 /* Frees the hidden lists: an unfinished snapshot, or the old lists after the swap. */
 void kvb_follow_drop_hidden(struct kvb_followers *followers, struct follow_repair *repair);
@@ -178,7 +186,7 @@ bool kvb_follow_has_counts(
 /* ---- replica/state.c: what is missing, and the resulting state ---- */
 
 /* Creates the reorder buffer unless it exists; false without memory. */
-bool kvb_repair_can_hold(struct follow_repair *repair);
+bool kvb_repair_has_buffer(struct follow_repair *repair);
 
 /* For a stream that lacks blocks because memory was full: true when there may be enough memory
  * now. */
@@ -209,7 +217,7 @@ void kvb_follow_request_again(
 
 /* Puts a live event into the reorder buffer if it must wait there, or if a snapshot may need it
  * later.  True: the event must not be applied now. */
-bool kvb_follow_hold(
+bool kvb_follow_buffer(
     struct kvb_follow *follow, const struct kvb_router_batch *batch,
     const struct kvb_router_event *event);
 
@@ -228,7 +236,7 @@ void kvb_follow_classify(
 
 /* ---- replica/apply.c ---- */
 
-/* True for the epoch before the one that is followed. */
+/* True for an epoch before the one that is followed, if it is still known. */
 bool kvb_follow_is_old_epoch(const struct kvb_follow *follow, const kvb_epoch *epoch);
 
 /* Applies one event, whatever its id. */
@@ -261,13 +269,12 @@ void kvb_repair_fail(struct kvb_followers *followers, struct kvb_follow *follow,
 /* ---- replica/buckets.c ---- */
 
 /* Compares the bridge's bucket sums with ours; the next request is for buckets that differ. */
-void kvb_repair_take_sums(
+void kvb_repair_compare_sums(
     struct kvb_followers *followers, struct kvb_follow *follow, const struct kvb_sync_reply *reply,
     uint64_t now_ns);
 
 /* Collects the blocks of the buckets until the last chunk, then replaces what is listed in
  * these buckets. */
-
-void kvb_repair_take_patch(
+void kvb_repair_add_to_patch(
     struct kvb_followers *followers, struct kvb_follow *follow, const struct kvb_sync_reply *reply,
     uint64_t now_ns);

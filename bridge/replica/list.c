@@ -7,24 +7,30 @@
 
 /* What a follower lists: index slots and the window list, each with the digest of its blocks. */
 
-static struct kvb_digest_key key_of(const struct kvb_follow *follow)
+enum { max_slot_owners = 1 << 20 };
+
+static struct kvb_digest_key key_of(const struct kvb_follow *follow, uint64_t seed)
 {
     return (struct kvb_digest_key){ .worker_id = follow->shown.id.worker_id,
                                     .dp_rank = follow->shown.id.dp_rank,
-                                    .seed = follow->digest_seed };
+                                    .seed = seed };
 }
 
-enum { max_slot_owners = 1 << 20 };
+/* ---- One list, shown or hidden ---- */
 
-/* ---- Slots and windows ---- */
-
-static kvb_status make_room_for_owner(struct kvb_followers *followers, uint32_t slot)
+/* A slot of the index, with room to note its owner.  KVB_TOO_LARGE: the index has none.
+ * KVB_NO_MEMORY. */
+static kvb_status new_slot(struct kvb_followers *followers, kvb_slot_ref *out_slot)
 {
-    const size_t need = (size_t)slot + 1;
-
-    KVB_TRY(kvb_array_reserve(
+    KVB_TRY(kvb_prefix_index_slot_new(followers->options.index, out_slot));
+    const size_t need = (size_t)out_slot->value + 1;
+    const kvb_status status = kvb_array_reserve(
         &followers->slot_owners, &followers->slot_owner_capacity, need,
-        sizeof *followers->slot_owners, max_slot_owners));
+        sizeof *followers->slot_owners, max_slot_owners);
+    if (status != KVB_OK) {
+        kvb_prefix_index_slot_free(followers->options.index, *out_slot);
+        return status;
+    }
     if (need > followers->slot_owner_count) {
         memset(
             followers->slot_owners + followers->slot_owner_count, 0,
@@ -34,141 +40,99 @@ static kvb_status make_room_for_owner(struct kvb_followers *followers, uint32_t 
     return KVB_OK;
 }
 
-static kvb_status make_digest(struct kvb_digest **digest)
+/* Makes the list of this tier, unless it is there.  Errors as above. */
+static kvb_status
+make_list(struct kvb_followers *followers, struct follow_list *list, enum kvb_tier tier)
 {
-    if (!*digest) {
-        *digest = calloc(1, sizeof **digest);
+    struct follow_list made = { .digest = NULL };
+
+    if (list->digest) {
+        return KVB_OK;
     }
-    return *digest ? KVB_OK : KVB_NO_MEMORY;
-}
-
-/* Allocates a slot of the index.  KVB_TOO_LARGE: the index has none.
- * KVB_NO_MEMORY. */
-static kvb_status draw_list_slot(struct kvb_followers *followers, kvb_slot_ref *out_slot)
-{
-    kvb_slot_ref slot = { 0 };
-
-    KVB_TRY(kvb_prefix_index_slot_new(followers->options.index, &slot));
-    const kvb_status status = make_room_for_owner(followers, slot.value);
+    made.digest = calloc(1, sizeof *made.digest);
+    kvb_status status = made.digest ? KVB_OK : KVB_NO_MEMORY;
+    if (status == KVB_OK && tier == KVB_LIST_WINDOW) {
+        made.window = malloc(sizeof *made.window);
+        status = made.window ? KVB_OK : KVB_NO_MEMORY;
+    } else if (status == KVB_OK) {
+        status = new_slot(followers, &made.slot);
+    }
     if (status != KVB_OK) {
-        kvb_prefix_index_slot_free(followers->options.index, slot);
+        free(made.digest);
         return status;
     }
-    *out_slot = slot;
+    if (made.window) {
+        kvb_block_set_init(made.window, kvb_max_stream_blocks, followers->options.hash_key);
+    }
+    *list = made;
     return KVB_OK;
 }
 
-/* An empty window list.  KVB_NO_MEMORY. */
-static kvb_status
-new_window(const struct kvb_followers *followers, struct kvb_block_set **out_window)
+static void clear_list(struct kvb_followers *followers, struct follow_list *list)
 {
-    struct kvb_block_set *window = malloc(sizeof *window);
-
-    if (!window) {
-        return KVB_NO_MEMORY;
+    if (!list->digest) {
+        return;
     }
-    kvb_block_set_init(window, kvb_max_stream_blocks, followers->options.hash_key);
-    *out_window = window;
-    return KVB_OK;
-}
-
-/* Empties a window list; frees it too.  NULL is fine. */
-static void clear_window(struct kvb_followers *followers, struct kvb_block_set *window)
-{
-    if (window) {
-        followers->window_blocks -= window->count;
-        kvb_block_set_clear(window);
+    *list->digest = (struct kvb_digest){ 0 };
+    if (list->window) {
+        followers->window_blocks -= list->window->count;
+        kvb_block_set_clear(list->window);
+    } else {
+        kvb_prefix_index_slot_clear(followers->options.index, list->slot);
     }
 }
 
-static void free_window(struct kvb_followers *followers, struct kvb_block_set *window)
+static void free_list(struct kvb_followers *followers, struct follow_list *list)
 {
-    clear_window(followers, window);
-    free(window);
+    if (list->window) {
+        clear_list(followers, list); /* its blocks count no longer */
+    } else if (list->digest) {
+        kvb_prefix_index_slot_free(followers->options.index, list->slot);
+        followers->slot_owners[list->slot.value] = 0;
+    }
+    free(list->window);
+    free(list->digest);
+    *list = (struct follow_list){ .digest = NULL };
 }
+
+/* ---- The lists that are shown ---- */
 
 bool kvb_follow_has_list(const struct kvb_follow *follow, enum kvb_tier list)
 {
-    return list == KVB_LIST_WINDOW ? follow->window != NULL : follow->shown.has_slot[list];
+    return follow->lists[list].digest != NULL;
 }
 
-/* Gives a slot from draw_list_slot() to a tier that has none. */
-static void own_slot(
-    struct kvb_followers *followers, struct kvb_follow *follow, enum kvb_tier tier,
-    kvb_slot_ref slot)
+/* The list was made, freed or exchanged: queries find it, or no longer do. */
+static void
+note_list(struct kvb_followers *followers, struct kvb_follow *follow, enum kvb_tier tier)
 {
     const uint32_t number = (uint32_t)(follow - followers->follows);
+    const struct follow_list *list = &follow->lists[tier];
 
-    followers->slot_owners[slot.value] = 1 + (number * KVB_LIST_COUNT) + (uint32_t)tier;
-    follow->shown.slots[tier] = slot;
-    follow->shown.has_slot[tier] = true;
-}
-
-/* Creates a list and its digest unless it exists; the list of a tier is a slot of the index.
- * KVB_TOO_LARGE: the index has no slot.  KVB_NO_MEMORY. */
-static kvb_status
-make_list(struct kvb_followers *followers, struct kvb_follow *follow, enum kvb_tier list)
-{
-    kvb_slot_ref slot = { 0 };
-
-    if (kvb_follow_has_list(follow, list)) {
-        return KVB_OK;
+    if (tier == KVB_LIST_WINDOW) {
+        follow->shown.window = list->window;
+        return;
     }
-    KVB_TRY(make_digest(&follow->digests[list]));
-    if (list == KVB_LIST_WINDOW) {
-        KVB_TRY(new_window(followers, &follow->window));
-        follow->shown.window = follow->window;
-        return KVB_OK;
+    follow->shown.has_slot[tier] = list->digest != NULL;
+    follow->shown.slots[tier] = list->slot;
+    if (list->digest) {
+        followers->slot_owners[list->slot.value] = 1 + (number * KVB_LIST_COUNT) + (uint32_t)tier;
     }
-    KVB_TRY(draw_list_slot(followers, &slot));
-    own_slot(followers, follow, list, slot);
-    return KVB_OK;
-}
-
-/* Exchanges the slot of the tier with *slot, which is from draw_list_slot(). */
-static void swap_slot(
-    struct kvb_followers *followers, struct kvb_follow *follow, enum kvb_tier tier,
-    kvb_slot_ref *slot)
-{
-    const kvb_slot_ref old = follow->shown.slots[tier];
-
-    followers->slot_owners[old.value] = 0;
-    own_slot(followers, follow, tier, *slot);
-    *slot = old;
 }
 
 void kvb_follow_free_lists(struct kvb_followers *followers, struct kvb_follow *follow)
 {
-    for (int tier = 0; tier < KVB_TIER_COUNT; tier++) {
-        if (follow->shown.has_slot[tier]) {
-            const kvb_slot_ref slot = follow->shown.slots[tier];
-            kvb_prefix_index_slot_free(followers->options.index, slot);
-            followers->slot_owners[slot.value] = 0;
-            follow->shown.has_slot[tier] = false;
-        }
-    }
-    free_window(followers, follow->window);
-    follow->window = NULL;
-    follow->shown.window = NULL;
-    for (int list = 0; list < KVB_LIST_COUNT; list++) {
-        free(follow->digests[list]);
-        follow->digests[list] = NULL;
+    for (size_t list = 0; list < KVB_LIST_COUNT; list++) {
+        free_list(followers, &follow->lists[list]);
+        note_list(followers, follow, (enum kvb_tier)list);
     }
 }
 
 void kvb_follow_clear(struct kvb_followers *followers, struct kvb_follow *follow)
 {
     follow->shown.claim++;
-    for (int tier = 0; tier < KVB_TIER_COUNT; tier++) {
-        if (follow->shown.has_slot[tier]) {
-            kvb_prefix_index_slot_clear(followers->options.index, follow->shown.slots[tier]);
-        }
-    }
-    clear_window(followers, follow->window);
-    for (int list = 0; list < KVB_LIST_COUNT; list++) {
-        if (kvb_follow_has_list(follow, (enum kvb_tier)list)) {
-            *follow->digests[list] = (struct kvb_digest){ 0 };
-        }
+    for (size_t list = 0; list < KVB_LIST_COUNT; list++) {
+        clear_list(followers, &follow->lists[list]);
     }
 }
 
@@ -226,19 +190,19 @@ static kvb_status make_scratch(struct kvb_followers *followers, size_t blocks)
         kvb_max_router_blocks);
 }
 
-typedef void (*digest_change)(
-    struct kvb_digest *digest, const struct kvb_digest_key *key, enum kvb_tier tier,
-    kvb_block_hash block);
-
-/* Adds the changed blocks to the digest, or subtracts them.  Seed 0: the bridge keeps no digest. */
+/* Adds the changed blocks of a stored event to the digest, or subtracts those of a removed one.
+ * Seed 0: the bridge keeps no digest. */
 static void note_changed(
     const struct kvb_followers *followers, struct kvb_digest *digest,
     const struct kvb_digest_key *key, const struct kvb_router_batch *batch,
-    const struct kvb_router_event *event, digest_change change)
+    const struct kvb_router_event *event)
 {
     for (size_t i = 0; key->seed != 0 && i < event->block_count; i++) {
-        if (followers->changed[i]) {
-            change(digest, key, event->tier, batch->blocks[event->block_at + i]);
+        const kvb_block_hash block = batch->blocks[event->block_at + i];
+        if (followers->changed[i] && event->kind == KVB_ROUTER_STORED) {
+            kvb_digest_add(digest, key, event->tier, block);
+        } else if (followers->changed[i]) {
+            kvb_digest_subtract(digest, key, event->tier, block);
         }
     }
 }
@@ -276,30 +240,14 @@ void kvb_follow_expect(
     }
 }
 
-/* A list of the stream, shown or hidden. */
-struct list {
-    struct kvb_block_set *window; /* borrowed; NULL: the slot */
-    kvb_slot_ref slot;
-};
-
-static struct list shown_list(const struct kvb_follow *follow, enum kvb_tier tier)
-{
-    return tier == KVB_LIST_WINDOW ? (struct list){ .window = follow->window }
-                                   : (struct list){ .slot = follow->shown.slots[tier] };
-}
-
-static struct list hidden_list(const struct follow_repair *repair, enum kvb_tier tier)
-{
-    return tier == KVB_LIST_WINDOW ? (struct list){ .window = repair->hidden_window }
-                                   : (struct list){ .slot = repair->hidden[tier] };
-}
-
 /* Blocks for which there is no room are not marked as changed. */
 static kvb_status store_in_window(
     struct kvb_followers *followers, struct kvb_block_set *window, const struct kvb_index_run *run)
 {
     kvb_status first = KVB_OK;
 
+    /* Goes on after a block that found no room: the list stays a subset, and is as full as it can.
+     */
     for (size_t i = 0; i < run->count; i++) {
         const bool is_full = followers->window_blocks >= followers->options.max_window_blocks &&
                              !kvb_block_set_has(window, run->blocks[i]);
@@ -313,55 +261,52 @@ static kvb_status store_in_window(
     return first;
 }
 
-/* changed: a byte for each block; NULL: not needed. */
-static void remove_from_window(
-    struct kvb_followers *followers, struct kvb_block_set *window, const struct kvb_index_run *run,
-    uint8_t *changed)
+static kvb_status store_in(
+    struct kvb_followers *followers, const struct follow_list *list,
+    const struct kvb_router_batch *batch, const struct kvb_router_event *event)
 {
-    for (size_t i = 0; i < run->count; i++) {
-        const bool was_there = kvb_block_set_remove(window, run->blocks[i]);
+    const struct kvb_index_run run = run_of(batch, event);
+
+    return list->window ? store_in_window(followers, list->window, &run)
+                        : kvb_prefix_index_store(
+                              followers->options.index, list->slot, &run, followers->changed);
+}
+
+/* changed: a byte for each block; NULL: not needed. */
+static kvb_status remove_from(
+    struct kvb_followers *followers, const struct follow_list *list,
+    const struct kvb_router_batch *batch, const struct kvb_router_event *event, uint8_t *changed)
+{
+    const struct kvb_index_run run = run_of(batch, event);
+
+    if (!list->window) {
+        return kvb_prefix_index_remove(
+            followers->options.index, list->slot, run.blocks, run.count, changed);
+    }
+    for (size_t i = 0; i < run.count; i++) {
+        const bool was_there = kvb_block_set_remove(list->window, run.blocks[i]);
         followers->window_blocks -= was_there;
         if (changed) {
             changed[i] = was_there;
         }
     }
-}
-
-static kvb_status store_in(
-    struct kvb_followers *followers, struct list list, const struct kvb_router_batch *batch,
-    const struct kvb_router_event *event)
-{
-    const struct kvb_index_run run = run_of(batch, event);
-
-    return list.window ? store_in_window(followers, list.window, &run)
-                       : kvb_prefix_index_store(
-                             followers->options.index, list.slot, &run, followers->changed);
-}
-
-static kvb_status remove_from(
-    struct kvb_followers *followers, struct list list, const struct kvb_router_batch *batch,
-    const struct kvb_router_event *event, uint8_t *changed)
-{
-    const struct kvb_index_run run = run_of(batch, event);
-
-    if (list.window) {
-        remove_from_window(followers, list.window, &run, changed);
-        return KVB_OK;
-    }
-    return kvb_prefix_index_remove(
-        followers->options.index, list.slot, run.blocks, run.count, changed);
+    return KVB_OK;
 }
 
 kvb_status kvb_follow_store(
     struct kvb_followers *followers, struct kvb_follow *follow,
     const struct kvb_router_batch *batch, const struct kvb_router_event *event)
 {
-    const struct kvb_digest_key key = key_of(follow);
+    const struct kvb_digest_key key = key_of(follow, follow->digest_seed);
+    struct follow_list *list = &follow->lists[event->tier];
 
     KVB_TRY(make_scratch(followers, event->block_count));
-    KVB_TRY(make_list(followers, follow, event->tier));
-    const kvb_status status = store_in(followers, shown_list(follow, event->tier), batch, event);
-    note_changed(followers, follow->digests[event->tier], &key, batch, event, kvb_digest_add);
+    if (!list->digest) {
+        KVB_TRY(make_list(followers, list, event->tier));
+        note_list(followers, follow, event->tier);
+    }
+    const kvb_status status = store_in(followers, list, batch, event);
+    note_changed(followers, list->digest, &key, batch, event);
     return status;
 }
 
@@ -370,17 +315,18 @@ kvb_status kvb_follow_remove(
     struct kvb_followers *followers, struct kvb_follow *follow,
     const struct kvb_router_batch *batch, const struct kvb_router_event *event)
 {
-    if (!kvb_follow_has_list(follow, event->tier)) {
+    const struct follow_list *list = &follow->lists[event->tier];
+
+    if (!list->digest) {
         return KVB_OK;
     }
+    /* A removal must not fail for want of memory: the block would stay listed. */
     const bool has_scratch = make_scratch(followers, event->block_count) == KVB_OK;
-    const kvb_status status = remove_from(
-        followers, shown_list(follow, event->tier), batch, event,
-        has_scratch ? followers->changed : NULL);
+    const kvb_status status =
+        remove_from(followers, list, batch, event, has_scratch ? followers->changed : NULL);
     if (has_scratch && status == KVB_OK) {
-        const struct kvb_digest_key key = key_of(follow);
-        note_changed(
-            followers, follow->digests[event->tier], &key, batch, event, kvb_digest_subtract);
+        const struct kvb_digest_key key = key_of(follow, follow->digest_seed);
+        note_changed(followers, list->digest, &key, batch, event);
     } else {
         kvb_follow_begin_digest(followers, follow, follow->digest_seed);
     }
@@ -389,103 +335,52 @@ kvb_status kvb_follow_remove(
 
 /* ---- Hidden lists, for a snapshot under way ---- */
 
-static kvb_status
-make_hidden(struct kvb_followers *followers, struct follow_repair *repair, enum kvb_tier tier)
-{
-    if (repair->has_hidden[tier]) {
-        return KVB_OK;
-    }
-    struct kvb_digest *digest = calloc(1, sizeof *digest);
-    if (!digest) {
-        return KVB_NO_MEMORY;
-    }
-    const kvb_status status = tier == KVB_LIST_WINDOW
-                                  ? new_window(followers, &repair->hidden_window)
-                                  : draw_list_slot(followers, &repair->hidden[tier]);
-    if (status != KVB_OK) {
-        free(digest);
-        return status;
-    }
-    repair->hidden_digests[tier] = digest;
-    repair->has_hidden[tier] = true;
-    return KVB_OK;
-}
-
 kvb_status kvb_follow_hide(
     struct kvb_followers *followers, struct kvb_follow *follow,
     const struct kvb_router_batch *batch, const struct kvb_router_event *event)
 {
-    struct follow_repair *repair = &follow->repair;
-    struct kvb_digest_key key = key_of(follow);
+    const struct kvb_digest_key key = key_of(follow, follow->repair.hidden_seed);
+    struct follow_list *list = &follow->repair.hidden[event->tier];
 
     if (event->kind != KVB_ROUTER_STORED) {
         return KVB_BAD_INPUT;
     }
     KVB_TRY(make_scratch(followers, event->block_count));
-    KVB_TRY(make_hidden(followers, repair, event->tier));
-    key.seed = repair->hidden_seed;
-    const kvb_status status = store_in(followers, hidden_list(repair, event->tier), batch, event);
-    note_changed(
-        followers, repair->hidden_digests[event->tier], &key, batch, event, kvb_digest_add);
+    KVB_TRY(make_list(followers, list, event->tier));
+    const kvb_status status = store_in(followers, list, batch, event);
+    note_changed(followers, list->digest, &key, batch, event);
     return status;
 }
 
-static void
-swap_list(struct kvb_followers *followers, struct kvb_follow *follow, enum kvb_tier tier)
+void kvb_follow_show_hidden(struct kvb_followers *followers, struct kvb_follow *follow)
 {
     struct follow_repair *repair = &follow->repair;
-    struct kvb_digest *old = follow->digests[tier];
 
-    if (tier == KVB_LIST_WINDOW) {
-        struct kvb_block_set *old_window = follow->window;
-        follow->window = repair->hidden_window;
-        follow->shown.window = follow->window;
-        repair->hidden_window = old_window;
-    } else {
-        swap_slot(followers, follow, tier, &repair->hidden[tier]);
-    }
-    follow->digests[tier] = repair->hidden_digests[tier];
-    repair->hidden_digests[tier] = old;
-}
-
-/* The digests were computed while the snapshot arrived, because walking a large list now would
- * delay all other streams.  They are computed anew only if the bridge changed the seed. */
-kvb_status kvb_follow_show_hidden(struct kvb_followers *followers, struct kvb_follow *follow)
-{
-    const struct follow_repair *repair = &follow->repair;
-
-    for (size_t t = 0; t < KVB_LIST_COUNT; t++) {
-        if (repair->has_hidden[t]) {
-            KVB_TRY(make_list(followers, follow, (enum kvb_tier)t));
-        }
-    }
+    /* Lists that the snapshot does not have are empty at the bridge. */
     kvb_follow_clear(followers, follow);
     for (size_t t = 0; t < KVB_LIST_COUNT; t++) {
-        if (repair->has_hidden[t]) {
-            swap_list(followers, follow, (enum kvb_tier)t);
+        const struct follow_list old = follow->lists[t];
+        if (!repair->hidden[t].digest) {
+            continue;
         }
+        if (old.digest && t != KVB_LIST_WINDOW) {
+            followers->slot_owners[old.slot.value] = 0;
+        }
+        follow->lists[t] = repair->hidden[t];
+        repair->hidden[t] = old;
+        note_list(followers, follow, (enum kvb_tier)t);
     }
+    /* The digests were computed while the snapshot arrived, because walking a large list now would
+     * delay all other streams.  They are computed anew only if the bridge changed the seed. */
     if (repair->hidden_seed != follow->digest_seed) {
         kvb_follow_begin_digest(followers, follow, follow->digest_seed);
     }
-    return KVB_OK;
 }
 
 void kvb_follow_drop_hidden(struct kvb_followers *followers, struct follow_repair *repair)
 {
-    for (size_t t = 0; t < KVB_LIST_COUNT; t++) {
-        if (!repair->has_hidden[t]) {
-            continue;
-        }
-        if (t == KVB_LIST_WINDOW) {
-            free_window(followers, repair->hidden_window);
-            repair->hidden_window = NULL;
-        } else {
-            kvb_prefix_index_slot_free(followers->options.index, repair->hidden[t]);
-        }
-        free(repair->hidden_digests[t]);
-        repair->hidden_digests[t] = NULL;
-        repair->has_hidden[t] = false;
+    for (size_t list = 0; list < KVB_LIST_COUNT; list++) {
+        free_list(followers, &repair->hidden[list]);
     }
 }
 
@@ -511,8 +406,8 @@ void kvb_follow_begin_digest(
         if (!kvb_follow_has_list(follow, (enum kvb_tier)t)) {
             continue;
         }
-        struct counting counting = { .digest = follow->digests[t],
-                                     .key = key_of(follow),
+        struct counting counting = { .digest = follow->lists[t].digest,
+                                     .key = key_of(follow, seed),
                                      .tier = (enum kvb_tier)t };
         *counting.digest = (struct kvb_digest){ 0 };
         if (seed != 0) {
@@ -522,26 +417,19 @@ void kvb_follow_begin_digest(
     }
 }
 
-static bool has_digest(const struct kvb_follow *follow, size_t tier, struct kvb_hash128 expected)
-{
-    static const struct kvb_hash128 nothing = { 0 };
-    const struct kvb_hash128 *own =
-        kvb_follow_has_list(follow, (enum kvb_tier)tier) ? &follow->digests[tier]->total : &nothing;
-
-    return own->low == expected.low && own->high == expected.high;
-}
-
 bool kvb_follow_has_counts(
     const struct kvb_followers *followers, const struct kvb_follow *follow,
     const struct kvb_heartbeat *heartbeat)
 {
-    for (size_t tier = 0; tier < KVB_LIST_COUNT; tier++) {
-        const uint64_t blocks =
-            kvb_followers_blocks(followers, &follow->shown, (enum kvb_tier)tier);
-        if (blocks != heartbeat->tiers[tier].blocks) {
-            return false;
-        }
-        if (follow->digest_seed != 0 && !has_digest(follow, tier, heartbeat->tiers[tier].digest)) {
+    for (size_t t = 0; t < KVB_LIST_COUNT; t++) {
+        const enum kvb_tier tier = (enum kvb_tier)t;
+        const struct kvb_hash128 expected = heartbeat->tiers[t].digest;
+        const struct kvb_hash128 own = kvb_follow_has_list(follow, tier)
+                                           ? follow->lists[t].digest->total
+                                           : (struct kvb_hash128){ 0 };
+        const bool is_same = own.low == expected.low && own.high == expected.high;
+        if (kvb_followers_blocks(followers, &follow->shown, tier) != heartbeat->tiers[t].blocks ||
+            (follow->digest_seed != 0 && !is_same)) {
             return false;
         }
     }

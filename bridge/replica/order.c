@@ -3,13 +3,25 @@
 
 #include <string.h>
 
-static void take_epoch(struct kvb_follow *follow, const kvb_epoch *epoch, uint64_t now_ns)
+/* Goes over to another epoch.  The one that was followed becomes an old one; an old epoch that is
+ * followed again is not old any more. */
+static void follow_epoch(struct kvb_follow *follow, const kvb_epoch *epoch, uint64_t now_ns)
 {
+    kvb_epoch *old = follow->old_epochs;
+
+    if (follow->has_epoch) {
+        size_t place = 0; /* that comes free: the epoch's own, the next one, or the oldest one's */
+        while (place < follow->old_epoch_count && !kvb_epoch_is_same(&old[place], epoch)) {
+            place++;
+        }
+        place -= place == max_old_epochs;
+        follow->old_epoch_count += place == follow->old_epoch_count;
+        memmove(old + 1, old, place * sizeof *old);
+        old[0] = follow->epoch;
+    }
     follow->epoch_ns = now_ns;
     follow->rival_ns = 0;
     follow->newest_id = 0;
-    follow->has_old_epoch = follow->has_epoch;
-    follow->old_epoch = follow->epoch;
     follow->has_epoch = true;
     follow->epoch = *epoch;
 }
@@ -85,20 +97,8 @@ static void order_event(
         follow->newest_id = event->event_id; /* events before it are no longer needed */
     }
     count_missed(followers, follow, event->event_id, true);
-    if (!is_cleared && kvb_follow_hold(follow, batch, event)) {
+    if (!is_cleared && kvb_follow_buffer(follow, batch, event)) {
         return;
-    }
-    kvb_follow_apply(followers, follow, batch, event);
-}
-
-/* An event of another bridge: applied whatever its id is.  A jump of the ids is
- * remembered in case a heartbeat comes later and shows that the bridge is kvbridge. */
-static void take_ordered_event(
-    struct kvb_followers *followers, struct kvb_follow *follow,
-    const struct kvb_router_batch *batch, const struct kvb_router_event *event)
-{
-    if (follow->shown.has_last_id && event->event_id - follow->shown.last_id != 1) {
-        follow->is_subset = false; /* a `cleared` sets it again */
     }
     kvb_follow_apply(followers, follow, batch, event);
 }
@@ -116,7 +116,7 @@ static bool meet_epoch_of_batch(
     }
     const bool was_known = follow->has_epoch || follow->shown.has_last_id;
     const bool begins = batch->event_count > 0 && batch->events[0].kind == KVB_ROUTER_CLEARED;
-    take_epoch(follow, &batch->epoch, now_ns);
+    follow_epoch(follow, &batch->epoch, now_ns);
     follow->shown.has_last_id = false; /* the new epoch may begin at any id */
     if (was_known && !begins) {
         followers->counters.epochs_missed++;
@@ -125,15 +125,6 @@ static bool meet_epoch_of_batch(
         kvb_follow_need_nothing(followers, follow); /* only the old epoch lacked something */
     }
     return true;
-}
-
-/* False: the stream's events are taken in the other format. */
-static bool takes_format_of(struct kvb_follow *follow, const struct kvb_router_batch *batch)
-{
-    if (!follow->shown.has_heartbeat && batch->has_epoch) {
-        follow->shown.format = KVB_FORMAT_PROTOBUF;
-    }
-    return batch->has_epoch == (follow->shown.format == KVB_FORMAT_PROTOBUF);
 }
 
 bool kvb_followers_skip_json(struct kvb_followers *followers, const struct kvb_stream_id *id)
@@ -152,7 +143,10 @@ kvb_status kvb_followers_apply(
     struct kvb_follow *follow = NULL;
 
     KVB_TRY(kvb_follow_get(followers, id, false, now_ns, &follow));
-    if (!takes_format_of(follow, batch)) {
+    if (!follow->shown.has_heartbeat && batch->has_epoch) {
+        follow->shown.format = KVB_FORMAT_PROTOBUF;
+    }
+    if (batch->has_epoch != (follow->shown.format == KVB_FORMAT_PROTOBUF)) {
         followers->counters.events_unused += batch->event_count;
         return KVB_OK;
     }
@@ -170,11 +164,17 @@ kvb_status kvb_followers_apply(
         if (i + expected_ahead < batch->event_count) {
             kvb_follow_expect(followers, follow, batch, &batch->events[i + expected_ahead]);
         }
+        const struct kvb_router_event *event = &batch->events[i];
         if (is_ours) {
-            order_event(followers, follow, batch, &batch->events[i], now_ns);
-        } else {
-            take_ordered_event(followers, follow, batch, &batch->events[i]);
+            order_event(followers, follow, batch, event, now_ns);
+            continue;
         }
+        /* Another bridge's: applied whatever its id is.  A jump of the ids is remembered in case a
+         * heartbeat comes later and shows that the bridge is kvbridge; a `cleared` forgives it. */
+        if (follow->shown.has_last_id && event->event_id - follow->shown.last_id != 1) {
+            follow->is_subset = false;
+        }
+        kvb_follow_apply(followers, follow, batch, event);
     }
     if (follow->shown.last_id != last_id) {
         follow->advanced_ns = now_ns;
@@ -193,53 +193,37 @@ static void go_on_after(struct kvb_follow *follow, const struct kvb_heartbeat *h
     follow->shown.last_id = heartbeat->last_id;
 }
 
-static void meet_first_heartbeat(
+/* The heartbeat is of an epoch that is not followed. */
+static void meet_epoch_of_heartbeat(
     struct kvb_followers *followers, struct kvb_follow *follow,
     const struct kvb_heartbeat *heartbeat, uint64_t now_ns)
 {
-    if (!follow->shown.has_last_id) {
-        go_on_after(follow, heartbeat);
-    } else if (!follow->is_subset) {
-        followers->counters.holes++;
-        kvb_follow_lose(followers, follow, KVB_REASON_MISSED_EVENTS, now_ns);
-    }
-    take_epoch(follow, &heartbeat->epoch, now_ns);
-}
-
-/* When the `cleared` of the new epoch was applied already (in JSON, which names no epoch),
- * the list stays; else it is emptied. */
-static void meet_new_epoch(
-    struct kvb_followers *followers, struct kvb_follow *follow,
-    const struct kvb_heartbeat *heartbeat, uint64_t now_ns)
-{
+    const bool had_epoch = follow->has_epoch;
+    /* In JSON, which names no epoch, the `cleared` of this one may have been applied already. */
     const bool has_beginning = follow->has_cleared && follow->loss == KVB_REASON_NONE &&
                                follow->cleared_id >= heartbeat->epoch_first_id &&
                                follow->cleared_id <= heartbeat->last_id;
 
-    take_epoch(follow, &heartbeat->epoch, now_ns);
-    follow->is_proven = false;
-    if (!has_beginning) {
-        followers->counters.epochs_missed++;
-        kvb_follow_lose(followers, follow, KVB_REASON_JOINED_LATE, now_ns);
+    follow_epoch(follow, &heartbeat->epoch, now_ns);
+    if (heartbeat->last_id + 1 == heartbeat->epoch_first_id) {
+        /* Nothing of it was published yet, so that none of its events is missing.  Bridges whose
+         * readers do not know `cleared` open an epoch this way. */
+        kvb_follow_lose(followers, follow, KVB_REASON_NONE, now_ns);
+        kvb_follow_need_nothing(followers, follow);
         go_on_after(follow, heartbeat);
+    } else if (!had_epoch && !follow->shown.has_last_id) {
+        go_on_after(follow, heartbeat);
+    } else if (!had_epoch && !follow->is_subset) {
+        followers->counters.holes++;
+        kvb_follow_lose(followers, follow, KVB_REASON_MISSED_EVENTS, now_ns);
+    } else if (had_epoch) {
+        follow->is_proven = false;
+        if (!has_beginning) {
+            followers->counters.epochs_missed++;
+            kvb_follow_lose(followers, follow, KVB_REASON_JOINED_LATE, now_ns);
+            go_on_after(follow, heartbeat);
+        }
     }
-}
-
-/* True when nothing of the epoch was published yet, so that none of its events is missing.
- * Bridges whose readers do not know `cleared` open an epoch this way. */
-static bool is_opening(const struct kvb_heartbeat *heartbeat)
-{
-    return heartbeat->last_id + 1 == heartbeat->epoch_first_id;
-}
-
-static void meet_opening(
-    struct kvb_followers *followers, struct kvb_follow *follow,
-    const struct kvb_heartbeat *heartbeat, uint64_t now_ns)
-{
-    kvb_follow_lose(followers, follow, KVB_REASON_NONE, now_ns);
-    kvb_follow_need_nothing(followers, follow);
-    take_epoch(follow, &heartbeat->epoch, now_ns);
-    go_on_after(follow, heartbeat);
 }
 
 /* The heartbeat is of the event that was applied last, so its counts must be those of the list. */
@@ -291,7 +275,6 @@ static const uint64_t reordered_ns = 100 * KVB_NS_PER_MS;
  * it overtook this heartbeat on another path; the next heartbeat decides.  The heartbeat itself
  * may be the forged message, so it alone revokes nothing: the bridge's digests are requested, and
  * the answer shows where the bridge is. */
-
 static void note_behind(
     struct kvb_followers *followers, struct kvb_follow *follow,
     const struct kvb_heartbeat *heartbeat, uint64_t now_ns)
@@ -315,14 +298,8 @@ static void check_heartbeat(
     struct kvb_followers *followers, struct kvb_follow *follow,
     const struct kvb_heartbeat *heartbeat, uint64_t now_ns)
 {
-    const bool is_known = follow->has_epoch && kvb_epoch_is_same(&follow->epoch, &heartbeat->epoch);
-
-    if (!is_known && is_opening(heartbeat)) {
-        meet_opening(followers, follow, heartbeat, now_ns);
-    } else if (!follow->has_epoch) {
-        meet_first_heartbeat(followers, follow, heartbeat, now_ns);
-    } else if (!is_known) {
-        meet_new_epoch(followers, follow, heartbeat, now_ns);
+    if (!follow->has_epoch || !kvb_epoch_is_same(&follow->epoch, &heartbeat->epoch)) {
+        meet_epoch_of_heartbeat(followers, follow, heartbeat, now_ns);
     } else if (!follow->shown.has_last_id) {
         go_on_after(follow, heartbeat);
     }
@@ -358,40 +335,13 @@ static bool is_of_living(
            now_ns - follow->epoch_ns >= kvb_follow_period_ns(followers, heartbeat);
 }
 
-/* True when the newer epoch had no heartbeat for two periods of this heartbeat, whatever period
- * its own heartbeats name: its bridge may not exist, and a forged message named the epoch. */
-static bool is_successor_mute(
-    const struct kvb_followers *followers, const struct kvb_follow *follow,
-    const struct kvb_heartbeat *heartbeat, uint64_t now_ns)
-{
-    return is_of_living(followers, follow, heartbeat, now_ns) &&
-           now_ns - follow->alive_ns >= 2 * kvb_follow_period_ns(followers, heartbeat);
-}
-
-static void note_rival(
-    struct kvb_followers *followers, struct kvb_follow *follow,
-    const struct kvb_heartbeat *heartbeat, uint64_t now_ns)
-{
-    const bool lives = is_of_living(followers, follow, heartbeat, now_ns);
-
-    followers->counters.events_old++;
-    followers->counters.rivals += lives && follow->rival_ns == 0;
-    follow->rival_ns = lives ? now_ns : 0;
-    kvb_follow_classify(followers, follow, now_ns);
-}
-
 static bool has_other_shapes(const struct kvb_heartbeat *old, const struct kvb_heartbeat *update)
 {
-    bool is_other = old->block_size != update->block_size || old->lookahead != update->lookahead ||
-                    old->shape_count != update->shape_count;
+    _Static_assert(sizeof *old->shapes == 12, "no padding, which memcmp() would compare");
 
-    for (size_t i = 0; !is_other && i < update->shape_count; i++) {
-        const struct kvb_tier_shape *a = &old->shapes[i];
-        const struct kvb_tier_shape *b = &update->shapes[i];
-        is_other = a->tier != b->tier || a->shape.block_size != b->shape.block_size ||
-                   a->shape.lookahead != b->shape.lookahead;
-    }
-    return is_other;
+    return old->block_size != update->block_size || old->lookahead != update->lookahead ||
+           old->shape_count != update->shape_count ||
+           memcmp(old->shapes, update->shapes, old->shape_count * sizeof *old->shapes) != 0;
 }
 
 static bool has_other_windows(const struct kvb_heartbeat *old, const struct kvb_heartbeat *update)
@@ -429,13 +379,22 @@ kvb_status kvb_followers_heartbeat(
 
     KVB_TRY(kvb_follow_get(followers, id, true, now_ns, &follow));
     followers->counters.heartbeats++;
-    /* The previous epoch is followed again when the newer one ended: a bridge restored from an
-     * earlier state, or one whose rival stopped, goes on with its old epoch. */
-    if (kvb_follow_is_old_epoch(follow, &heartbeat->epoch) && follow->bridge == bridge_alive &&
-        !is_successor_mute(followers, follow, heartbeat, now_ns)) {
-        note_rival(followers, follow, heartbeat, now_ns);
-        return KVB_OK;
+    if (kvb_follow_is_old_epoch(follow, &heartbeat->epoch) && follow->bridge == bridge_alive) {
+        const bool lives = is_of_living(followers, follow, heartbeat, now_ns);
+        /* The newer epoch had no heartbeat for two periods of this one, whatever period its own
+         * name: its bridge may not exist, and a forged message named the epoch. */
+        const bool is_successor_mute =
+            lives && now_ns - follow->alive_ns >= 2 * kvb_follow_period_ns(followers, heartbeat);
+        if (!is_successor_mute) {
+            followers->counters.events_old++;
+            followers->counters.rivals += lives && follow->rival_ns == 0;
+            follow->rival_ns = lives ? now_ns : 0;
+            kvb_follow_classify(followers, follow, now_ns);
+            return KVB_OK;
+        }
     }
+    /* Else an old epoch is followed again: that of a bridge that was restored from an earlier
+     * state, or whose rival has stopped. */
     followers->traits += has_other_traits(&follow->shown, heartbeat);
     if (!follow->shown.has_heartbeat) {
         kvb_follow_leave_unheard(followers, follow);

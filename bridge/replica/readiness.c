@@ -34,34 +34,18 @@ static void advance_picture(
     }
 }
 
-/* ---- The share of streams that are EXACT ---- */
-
-static bool has_share(struct kvb_readiness *readiness, const struct kvb_readiness_facts *facts)
-{
-    readiness->has_share |=
-        (double)facts->exact >= readiness->min_exact_share * (double)facts->streams;
-    return readiness->has_share;
-}
-
 /* ---- Ready or not ---- */
-
-static enum kvb_readiness_cause unready_by_nats(const struct kvb_readiness_facts *facts)
-{
-    if (facts->is_stopping) {
-        return KVB_UNREADY_STOPPING;
-    }
-    if (!facts->is_connected) {
-        return KVB_UNREADY_NOT_CONNECTED;
-    }
-    return facts->is_subscribed ? KVB_READY : KVB_UNREADY_NOT_SUBSCRIBED;
-}
 
 static enum kvb_readiness_cause find_unready_cause(
     struct kvb_readiness *readiness, const struct kvb_readiness_facts *facts, uint64_t now_ns)
 {
-    const enum kvb_readiness_cause cause = unready_by_nats(facts);
+    const enum kvb_readiness_cause cause = facts->is_stopping      ? KVB_UNREADY_STOPPING
+                                           : !facts->is_connected  ? KVB_UNREADY_NOT_CONNECTED
+                                           : !facts->is_subscribed ? KVB_UNREADY_NOT_SUBSCRIBED
+                                                                   : KVB_READY;
 
     if (cause != KVB_READY) {
+        /* Without NATS nothing arrives, so a picture that is not complete begins again. */
         if (readiness->picture != KVB_PICTURE_COMPLETE) {
             readiness->picture = KVB_PICTURE_NONE;
         }
@@ -77,7 +61,10 @@ static enum kvb_readiness_cause find_unready_cause(
     case KVB_PICTURE_COMPLETE:
         break;
     }
-    return has_share(readiness, facts) ? KVB_READY : KVB_UNREADY_SHARE;
+    /* Once is enough: what takes it away is seen by all aggregators at the same time. */
+    readiness->has_share |=
+        (double)facts->exact >= readiness->min_exact_share * (double)facts->streams;
+    return readiness->has_share ? KVB_READY : KVB_UNREADY_SHARE;
 }
 
 const char *kvb_readiness_cause_text(enum kvb_readiness_cause cause)
@@ -98,72 +85,29 @@ const char *kvb_readiness_cause_text(enum kvb_readiness_cause cause)
 
 /* ---- The membership ---- */
 
-enum group_event { event_unready, event_ready, event_done, event_failed, group_event_count };
-
-struct transition {
-    enum kvb_group_state next;
-    enum kvb_group_action action;
-};
-
-/* clang-format off */
-#define STAY(state)  { KVB_GROUP_##state, KVB_GROUP_NOTHING }
-static const struct transition transitions[KVB_GROUP_STATE_COUNT][group_event_count] = {
-    [KVB_GROUP_OUTSIDE] = {
-        [event_unready] = STAY(OUTSIDE),
-        [event_ready]   = { KVB_GROUP_JOINING, KVB_GROUP_JOIN },
-        [event_done]    = STAY(OUTSIDE),
-        [event_failed]  = STAY(OUTSIDE),
-    },
-    [KVB_GROUP_JOINING] = {
-        [event_unready] = STAY(JOINING),
-        [event_ready]   = STAY(JOINING),
-        [event_done]    = STAY(MEMBER),
-        [event_failed]  = STAY(OUTSIDE),
-    },
-    [KVB_GROUP_MEMBER] = {
-        [event_unready] = { KVB_GROUP_LEAVING, KVB_GROUP_LEAVE },
-        [event_ready]   = STAY(MEMBER),
-        [event_done]    = STAY(MEMBER),
-        [event_failed]  = STAY(MEMBER),
-    },
-    [KVB_GROUP_LEAVING] = {
-        [event_unready] = STAY(LEAVING),
-        [event_ready]   = STAY(LEAVING),
-        [event_done]    = STAY(OUTSIDE),
-        [event_failed]  = STAY(OUTSIDE),
-    },
-};
-#undef STAY
-/* clang-format on */
-
-static enum kvb_group_action take_event(struct kvb_readiness *readiness, enum group_event event)
-{
-    const struct transition transition = transitions[readiness->group][event];
-
-    readiness->group = transition.next;
-    return transition.action;
-}
-
-static void
-take_result(struct kvb_readiness *readiness, enum kvb_group_result result, uint64_t now_ns)
-{
-    if (result == KVB_GROUP_FAILED) {
-        readiness->retry_ns = now_ns + kvb_readiness_retry_ms * KVB_NS_PER_MS;
-    }
-    if (result != KVB_GROUP_UNDECIDED) {
-        (void)take_event(readiness, result == KVB_GROUP_DONE ? event_done : event_failed);
-    }
-}
-
 enum kvb_group_action kvb_readiness_step(
     struct kvb_readiness *readiness, const struct kvb_readiness_facts *facts,
     enum kvb_group_result result, uint64_t now_ns)
 {
-    take_result(readiness, result, now_ns);
-    readiness->cause = find_unready_cause(readiness, facts, now_ns);
-    const bool may_join = readiness->cause == KVB_READY && now_ns >= readiness->retry_ns;
-    if (readiness->group == KVB_GROUP_OUTSIDE && !may_join) {
-        return KVB_GROUP_NOTHING;
+    /* The action under way has ended.  Whoever could not leave is outside all the same: the thread
+     * that leaves drops the subscription in any case. */
+    if (result == KVB_GROUP_FAILED) {
+        readiness->retry_ns = now_ns + kvb_readiness_retry_ms * KVB_NS_PER_MS;
     }
-    return take_event(readiness, readiness->cause == KVB_READY ? event_ready : event_unready);
+    if (result != KVB_GROUP_UNDECIDED && readiness->group == KVB_GROUP_JOINING) {
+        readiness->group = result == KVB_GROUP_DONE ? KVB_GROUP_MEMBER : KVB_GROUP_OUTSIDE;
+    } else if (result != KVB_GROUP_UNDECIDED && readiness->group == KVB_GROUP_LEAVING) {
+        readiness->group = KVB_GROUP_OUTSIDE;
+    }
+    readiness->cause = find_unready_cause(readiness, facts, now_ns);
+    const bool is_ready = readiness->cause == KVB_READY;
+    if (readiness->group == KVB_GROUP_OUTSIDE && is_ready && now_ns >= readiness->retry_ns) {
+        readiness->group = KVB_GROUP_JOINING;
+        return KVB_GROUP_JOIN;
+    }
+    if (readiness->group == KVB_GROUP_MEMBER && !is_ready) {
+        readiness->group = KVB_GROUP_LEAVING;
+        return KVB_GROUP_LEAVE;
+    }
+    return KVB_GROUP_NOTHING; /* while joining or leaving it waits for the result */
 }

@@ -59,13 +59,7 @@ enum kvb_readiness_cause {
     KVB_READINESS_CAUSE_COUNT
 };
 
-enum kvb_group_state {
-    KVB_GROUP_OUTSIDE,
-    KVB_GROUP_JOINING,
-    KVB_GROUP_MEMBER,
-    KVB_GROUP_LEAVING,
-    KVB_GROUP_STATE_COUNT
-};
+enum kvb_group_state { KVB_GROUP_OUTSIDE, KVB_GROUP_JOINING, KVB_GROUP_MEMBER, KVB_GROUP_LEAVING };
 
 /* What the caller must do. */
 enum kvb_group_action { KVB_GROUP_NOTHING, KVB_GROUP_JOIN, KVB_GROUP_LEAVE };

@@ -30,7 +30,7 @@ enum { max_open_requests = 16, max_rounds = 5 };
 static void
 give_up_waiting(struct kvb_followers *followers, struct kvb_follow *follow, uint64_t now_ns)
 {
-    struct kvb_event_log *held = follow->repair.held;
+    struct kvb_event_log *buffer = follow->repair.buffer;
     const bool is_past = follow->doubt != KVB_REASON_NONE;
     uint64_t first = 0;
     uint64_t last = 0;
@@ -38,13 +38,13 @@ give_up_waiting(struct kvb_followers *followers, struct kvb_follow *follow, uint
     const enum kvb_stream_reason reason =
         follow->repair.need == need_range ? KVB_REASON_MISSED_EVENTS : KVB_REASON_DIFFERS;
 
-    follow->repair.held = NULL; /* so that kvb_follow_lose() does not clear it */
+    follow->repair.buffer = NULL; /* so that kvb_follow_lose() does not clear it */
     kvb_follow_lose(followers, follow, reason, now_ns);
-    follow->repair.held = held;
-    if (kvb_event_log_range(held, &first, &last)) {
+    follow->repair.buffer = buffer;
+    if (kvb_event_log_range(buffer, &first, &last)) {
         follow->shown.last_id = is_past ? last : first - 1;
         (void)kvb_repair_apply_buffered(followers, follow, UINT64_MAX); /* a part is a subset */
-        kvb_event_log_clear(held);
+        kvb_event_log_clear(buffer);
     } else if (follow->shown.heartbeat.last_id > follow->shown.last_id) {
         follow->shown.last_id = follow->shown.heartbeat.last_id;
     }
@@ -52,40 +52,27 @@ give_up_waiting(struct kvb_followers *followers, struct kvb_follow *follow, uint
 
 /* ---- Requests ---- */
 
-static bool is_up(const struct kvb_followers *followers, const struct kvb_follow *follow)
-{
-    return !followers->is_nats_away && follow->bridge == bridge_alive &&
-           follow->shown.has_heartbeat;
-}
-
-/* From the next event to the one before the reorder buffer, or to that of the newest heartbeat.
- * False: nothing is missing. */
-static bool range_of(const struct kvb_follow *follow, struct kvb_sync_request *request)
-{
-    uint64_t last = 0;
-
-    request->from_id = follow->shown.last_id + 1;
-    if (kvb_event_log_range(follow->repair.held, &request->to_id, &last)) {
-        request->to_id--;
-    } else {
-        request->to_id = follow->shown.heartbeat.last_id;
-    }
-    return request->to_id >= request->from_id;
-}
-
 /* False: nothing is missing. */
 static bool make_request(
     struct kvb_followers *followers, struct kvb_follow *follow, struct kvb_sync_request *request)
 {
     struct kvb_follower_counters *counters = &followers->counters;
+    uint64_t first = 0;
+    uint64_t last = 0;
 
     *request = (struct kvb_sync_request){ .kind = KVB_SYNC_SNAPSHOT, .epoch = follow->epoch };
     switch (follow->repair.need) {
     case need_nothing:
         return false;
     case need_range:
+        /* From the next event to the one before the reorder buffer, or to that of the newest
+         * heartbeat. */
         request->kind = KVB_SYNC_RANGE;
-        if (!range_of(follow, request)) {
+        request->from_id = follow->shown.last_id + 1;
+        request->to_id = kvb_event_log_range(follow->repair.buffer, &first, &last)
+                             ? first - 1
+                             : follow->shown.heartbeat.last_id;
+        if (request->to_id < request->from_id) {
             return false;
         }
         counters->ranges_requested++;
@@ -111,22 +98,24 @@ static bool request_repair(
 {
     struct kvb_follow *follow = &followers->follows[number];
     struct follow_repair *repair = &follow->repair;
+    const bool can_answer =
+        !followers->is_nats_away && follow->bridge == bridge_alive && follow->shown.has_heartbeat;
 
     if (repair->need == need_nothing || repair->is_requested ||
-        !kvb_backoff_is_due(&repair->requests, now_ns) || !is_up(followers, follow)) {
+        !kvb_backoff_is_due(&repair->requests, now_ns) || !can_answer) {
         return false;
     }
-    if (!kvb_repair_can_hold(repair) ||
+    if (!kvb_repair_has_buffer(repair) ||
         (follow->loss == KVB_REASON_MEMORY && !kvb_follow_may_fit(followers, follow))) {
         return false; /* memory may be there at the next tick */
     }
-    if (!make_request(followers, follow, &out_due->request)) {
+    if (!make_request(followers, follow, &out_due->request)) { /* it has come meanwhile */
         kvb_follow_need_nothing(followers, follow);
         kvb_follow_classify(followers, follow, now_ns);
         return false;
     }
     if (repair->need == need_snapshot) {
-        kvb_event_log_clear(repair->held);
+        kvb_event_log_clear(repair->buffer);
         repair->hidden_seed = follow->digest_seed;
     }
     repair->is_requested = true;
@@ -171,29 +160,15 @@ void kvb_repair_fail(struct kvb_followers *followers, struct kvb_follow *follow,
     kvb_follow_classify(followers, follow, now_ns);
 }
 
-static void
-finish_range(struct kvb_followers *followers, struct kvb_follow *follow, uint64_t now_ns)
-{
-    struct follow_repair *repair = &follow->repair;
-
-    kvb_repair_stop_request(followers, repair);
-    repair->requests = (struct kvb_backoff){ 0 };
-    if (kvb_repair_apply_buffered(followers, follow, UINT64_MAX)) {
-        followers->counters.ranges_filled++;
-        kvb_follow_need_nothing(followers, follow);
-    } else if (++repair->rounds >= max_rounds) {
-        give_up_waiting(followers, follow, now_ns);
-    }
-}
-
 /* Applies the events after the last one; skips those that were applied meanwhile. */
-static void take_missed_events(
+static void apply_missed_events(
     struct kvb_followers *followers, struct kvb_follow *follow, const struct kvb_sync_reply *reply,
     uint64_t now_ns)
 {
     const struct kvb_router_batch *batch = reply->events;
+    struct follow_repair *repair = &follow->repair;
 
-    if (follow->repair.need != need_range) {
+    if (repair->need != need_range) {
         kvb_repair_fail(followers, follow, now_ns);
         return;
     }
@@ -208,8 +183,16 @@ static void take_missed_events(
         }
         kvb_follow_apply(followers, follow, batch, event);
     }
-    if (reply->is_last && follow->repair.need == need_range) { /* no `cleared` ended the need */
-        finish_range(followers, follow, now_ns);
+    if (!reply->is_last || repair->need != need_range) { /* a `cleared` has ended the need */
+        return;
+    }
+    kvb_repair_stop_request(followers, repair);
+    repair->requests = (struct kvb_backoff){ 0 };
+    if (kvb_repair_apply_buffered(followers, follow, UINT64_MAX)) {
+        followers->counters.ranges_filled++;
+        kvb_follow_need_nothing(followers, follow);
+    } else if (++repair->rounds >= max_rounds) {
+        give_up_waiting(followers, follow, now_ns); /* each round shows one more hole */
     }
 }
 
@@ -219,10 +202,7 @@ static void finish_snapshot(
 {
     struct follow_repair *repair = &follow->repair;
 
-    if (kvb_follow_show_hidden(followers, follow) != KVB_OK) {
-        kvb_repair_fail(followers, follow, now_ns);
-        return;
-    }
+    kvb_follow_show_hidden(followers, follow);
     kvb_repair_stop_request(followers, repair);
     followers->counters.snapshots_taken++;
     follow->loss = KVB_REASON_NONE;
@@ -239,17 +219,13 @@ static void finish_snapshot(
     }
 }
 
-static void take_snapshot_blocks(
+static void add_snapshot_blocks(
     struct kvb_followers *followers, struct kvb_follow *follow, const struct kvb_sync_reply *reply,
     uint64_t now_ns)
 {
     kvb_status status = follow->repair.need == need_snapshot ? KVB_OK : KVB_BAD_INPUT;
     const struct kvb_router_batch *batch = reply->events;
 
-    if (follow->repair.need == need_buckets) {
-        kvb_repair_take_patch(followers, follow, reply, now_ns);
-        return;
-    }
     for (size_t i = 0; batch && i < batch->event_count && status == KVB_OK; i++) {
         status = kvb_follow_hide(followers, follow, batch, &batch->events[i]);
     }
@@ -263,43 +239,43 @@ static void take_snapshot_blocks(
     }
 }
 
-static void take_gone(
-    struct kvb_followers *followers, struct kvb_follow *follow, const struct kvb_sync_reply *reply,
-    uint64_t now_ns)
-{
-    (void)reply;
-    if (kvb_follow_waits(follow)) {
-        give_up_waiting(followers, follow, now_ns);
-    } else {
-        kvb_repair_fail(followers, follow, now_ns); /* a new epoch began; its heartbeat will come */
-    }
-}
-
-static void take_busy(
+static void apply_answer(
     struct kvb_followers *followers, struct kvb_follow *follow, const struct kvb_sync_reply *reply,
     uint64_t now_ns)
 {
     const uint64_t pause_ns = reply->retry_ms * KVB_NS_PER_MS;
 
-    kvb_repair_stop_request(followers, &follow->repair);
-    follow->repair.requests.next_ns =
-        now_ns + (pause_ns < between_requests.longest_ns ? pause_ns : between_requests.longest_ns);
-}
-
-typedef void (*take_answer)(
-    struct kvb_followers *followers, struct kvb_follow *follow, const struct kvb_sync_reply *reply,
-    uint64_t now_ns);
-
-static const take_answer takes[KVB_SYNC_ANSWER_COUNT] = {
-    [KVB_SYNC_EVENTS] = take_missed_events, [KVB_SYNC_BLOCKS] = take_snapshot_blocks,
-    [KVB_SYNC_SUMS] = kvb_repair_take_sums, [KVB_SYNC_GONE] = take_gone,
-    [KVB_SYNC_TOO_NEW] = take_gone,         [KVB_SYNC_BUSY] = take_busy,
-};
-
-/* When two bridges publish a stream, both answer; the other one's answer is dropped. */
-static bool is_of_rival(const struct kvb_follow *follow, const struct kvb_sync_reply *reply)
-{
-    return follow->rival_ns > 0 && kvb_follow_is_old_epoch(follow, &reply->epoch);
+    switch (reply->answer) {
+    case KVB_SYNC_EVENTS:
+        apply_missed_events(followers, follow, reply, now_ns);
+        break;
+    case KVB_SYNC_BLOCKS:
+        if (follow->repair.need == need_buckets) {
+            kvb_repair_add_to_patch(followers, follow, reply, now_ns);
+        } else {
+            add_snapshot_blocks(followers, follow, reply, now_ns);
+        }
+        break;
+    case KVB_SYNC_SUMS:
+        kvb_repair_compare_sums(followers, follow, reply, now_ns);
+        break;
+    case KVB_SYNC_GONE:
+    case KVB_SYNC_TOO_NEW:
+        if (kvb_follow_waits(follow)) {
+            give_up_waiting(followers, follow, now_ns);
+        } else { /* a new epoch began; its heartbeat will come */
+            kvb_repair_fail(followers, follow, now_ns);
+        }
+        break;
+    case KVB_SYNC_BUSY:
+        kvb_repair_stop_request(followers, &follow->repair);
+        follow->repair.requests.next_ns =
+            now_ns +
+            (pause_ns < between_requests.longest_ns ? pause_ns : between_requests.longest_ns);
+        break;
+    case KVB_SYNC_ANSWER_COUNT:
+        break;
+    }
 }
 
 /* True for the next chunk, of this stream and of the epoch that is followed. */
@@ -327,7 +303,9 @@ void kvb_followers_reply(
     }
     struct kvb_follow *follow = &followers->follows[number];
     struct follow_repair *repair = &follow->repair;
-    if (!repair->is_requested || repair->request != token >> 32 || is_of_rival(follow, reply)) {
+    /* When two bridges publish a stream, both answer. */
+    const bool is_of_rival = follow->rival_ns > 0 && kvb_follow_is_old_epoch(follow, &reply->epoch);
+    if (!repair->is_requested || repair->request != token >> 32 || is_of_rival) {
         return;
     }
     if (!fits_repair(follow, reply)) {
@@ -337,7 +315,7 @@ void kvb_followers_reply(
     const uint64_t last_id = follow->shown.last_id;
     repair->next_chunk++;
     repair->deadline_ns = now_ns + chunk_wait_ns;
-    takes[reply->answer](followers, follow, reply, now_ns);
+    apply_answer(followers, follow, reply, now_ns);
     if (follow->shown.last_id != last_id) {
         follow->advanced_ns = now_ns;
     }

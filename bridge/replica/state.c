@@ -22,8 +22,8 @@ static void need(struct kvb_followers *followers, struct kvb_follow *follow, enu
     struct follow_repair *repair = &follow->repair;
 
     kvb_repair_stop_request(followers, repair);
-    if (repair->held) {
-        kvb_event_log_clear(repair->held);
+    if (repair->buffer) {
+        kvb_event_log_clear(repair->buffer);
     }
     followers->needing += what != need_nothing;
     followers->needing -= repair->need != need_nothing;
@@ -37,9 +37,9 @@ void kvb_follow_need_nothing(struct kvb_followers *followers, struct kvb_follow 
     follow->repair.requests = (struct kvb_backoff){ 0 };
 }
 
-bool kvb_repair_can_hold(struct follow_repair *repair)
+bool kvb_repair_has_buffer(struct follow_repair *repair)
 {
-    return repair->held || kvb_event_log_new(kvb_max_waiting_blocks, &repair->held) == KVB_OK;
+    return repair->buffer || kvb_event_log_new(kvb_max_waiting_blocks, &repair->buffer) == KVB_OK;
 }
 
 void kvb_follow_need_snapshot(
@@ -101,7 +101,7 @@ void kvb_follow_need_range(
         return;
     }
     if (!followers->options.sends_requests || repair->need == need_snapshot || !follow->has_epoch ||
-        !kvb_repair_can_hold(repair)) {
+        !kvb_repair_has_buffer(repair)) {
         kvb_follow_lose(followers, follow, KVB_REASON_MISSED_EVENTS, now_ns);
         return;
     }
@@ -113,7 +113,7 @@ void kvb_follow_need_sums(
     struct kvb_followers *followers, struct kvb_follow *follow, uint64_t now_ns)
 {
     if (!followers->options.sends_requests || follow->digest_seed == 0 ||
-        ++follow->differs_in_a_row > max_differences || !kvb_repair_can_hold(&follow->repair)) {
+        ++follow->differs_in_a_row > max_differences || !kvb_repair_has_buffer(&follow->repair)) {
         follow->differs_in_a_row = 0;
         kvb_follow_lose(followers, follow, KVB_REASON_DIFFERS, now_ns);
         return;
@@ -130,7 +130,7 @@ void kvb_follow_request_again(
     follow->repair.since_ns = now_ns;
 }
 
-bool kvb_follow_hold(
+bool kvb_follow_buffer(
     struct kvb_follow *follow, const struct kvb_router_batch *batch,
     const struct kvb_router_event *event)
 {
@@ -138,7 +138,7 @@ bool kvb_follow_hold(
     const bool waits = kvb_follow_waits(follow);
 
     if (waits || (repair->need == need_snapshot && repair->is_requested)) {
-        kvb_event_log_add_event(repair->held, batch, event);
+        kvb_event_log_add_event(repair->buffer, batch, event);
     }
     return waits;
 }
@@ -150,22 +150,6 @@ struct verdict {
     enum kvb_stream_reason reason;
 };
 
-static bool is_down(const struct kvb_follow *follow, struct verdict *out_verdict)
-{
-    const struct kvb_follower *shown = &follow->shown;
-
-    if (follow->bridge == bridge_stopped) {
-        *out_verdict = (struct verdict){ KVB_STREAM_DOWN, KVB_REASON_BRIDGE_STOPPED };
-    } else if (follow->bridge == bridge_silent) {
-        *out_verdict = (struct verdict){ KVB_STREAM_DOWN, KVB_REASON_SILENT };
-    } else if (shown->has_heartbeat && shown->heartbeat.state == KVB_STREAM_DOWN) {
-        *out_verdict = (struct verdict){ KVB_STREAM_DOWN, shown->heartbeat.reason };
-    } else {
-        return false;
-    }
-    return true;
-}
-
 /* Why the list may be outdated; NONE: it is not. */
 static enum kvb_stream_reason
 stale_for(const struct kvb_followers *followers, const struct kvb_follow *follow)
@@ -176,24 +160,23 @@ stale_for(const struct kvb_followers *followers, const struct kvb_follow *follow
     return followers->is_lagging || followers->is_unread ? KVB_REASON_LAGGING : follow->doubt;
 }
 
-/* True when the window list has blocks but the newest heartbeat knows no window yet.  Answers
- * would then treat the model as one without a window and count all blocks as usable. */
-
-static bool is_window_unsaid(const struct kvb_follower *shown)
-{
-    return shown->window && shown->window->count > 0 && shown->heartbeat.window_tokens == 0 &&
-           shown->heartbeat.tiers[KVB_LIST_WINDOW].blocks == 0;
-}
-
+/* The first condition that holds gives the state. */
 static struct verdict
 verdict_of(const struct kvb_followers *followers, const struct kvb_follow *follow)
 {
     const struct kvb_follower *shown = &follow->shown;
-    struct verdict verdict = { KVB_STREAM_SYNCING, KVB_REASON_NONE };
 
-    if (is_down(follow, &verdict)) {
-        return verdict;
+    /* What is down is down, whatever else is wrong: nobody may be sent there. */
+    if (follow->bridge == bridge_stopped) {
+        return (struct verdict){ KVB_STREAM_DOWN, KVB_REASON_BRIDGE_STOPPED };
     }
+    if (follow->bridge == bridge_silent) {
+        return (struct verdict){ KVB_STREAM_DOWN, KVB_REASON_SILENT };
+    }
+    if (shown->has_heartbeat && shown->heartbeat.state == KVB_STREAM_DOWN) {
+        return (struct verdict){ KVB_STREAM_DOWN, shown->heartbeat.reason };
+    }
+    /* Then what makes it unknown whether the list is that of now, or of which bridge. */
     if (stale_for(followers, follow) != KVB_REASON_NONE) {
         return (struct verdict){ KVB_STREAM_STALE, stale_for(followers, follow) };
     }
@@ -203,6 +186,7 @@ verdict_of(const struct kvb_followers *followers, const struct kvb_follow *follo
     if (!shown->has_heartbeat) {
         return (struct verdict){ KVB_STREAM_UNVERIFIED, KVB_REASON_NO_HEARTBEAT };
     }
+    /* Then what is known to be missing. */
     if (kvb_follow_waits(follow)) {
         return (struct verdict){ KVB_STREAM_SYNCING, follow->repair.need == need_range
                                                          ? KVB_REASON_MISSED_EVENTS
@@ -214,18 +198,16 @@ verdict_of(const struct kvb_followers *followers, const struct kvb_follow *follo
         return (struct verdict){ is_coming ? KVB_STREAM_SYNCING : KVB_STREAM_PARTIAL,
                                  follow->loss };
     }
-    if (follow->is_proven && is_window_unsaid(shown)) {
+    if (!follow->is_proven) {
+        return (struct verdict){ KVB_STREAM_SYNCING, KVB_REASON_NONE };
+    }
+    /* The window list has blocks, but the newest heartbeat knows no window yet: answers would treat
+     * the model as one without a window, and count all blocks as usable. */
+    if (shown->window && shown->window->count > 0 && shown->heartbeat.window_tokens == 0 &&
+        shown->heartbeat.tiers[KVB_LIST_WINDOW].blocks == 0) {
         return (struct verdict){ KVB_STREAM_UNVERIFIED, KVB_REASON_GROUPS };
     }
-    if (follow->is_proven) {
-        return (struct verdict){ shown->heartbeat.state, shown->heartbeat.reason };
-    }
-    return verdict;
-}
-
-static bool is_claim(const struct verdict *verdict)
-{
-    return verdict->state == KVB_STREAM_EXACT || verdict->state == KVB_STREAM_PARTIAL;
+    return (struct verdict){ shown->heartbeat.state, shown->heartbeat.reason };
 }
 
 void kvb_follow_classify(
@@ -234,7 +216,8 @@ void kvb_follow_classify(
     struct verdict verdict = verdict_of(followers, follow);
     const bool was_claimed = follow->shown.is_claimed;
 
-    follow->shown.is_claimed = is_claim(&verdict);
+    follow->shown.is_claimed =
+        verdict.state == KVB_STREAM_EXACT || verdict.state == KVB_STREAM_PARTIAL;
     follow->shown.claim += was_claimed && !follow->shown.is_claimed;
     if (follow->shown.is_doubted && follow->shown.is_claimed) {
         verdict = (struct verdict){ KVB_STREAM_UNVERIFIED, KVB_REASON_AUDIT };

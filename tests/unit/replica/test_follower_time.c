@@ -42,6 +42,56 @@ static void late_messages_of_an_old_epoch_have_no_effect(void **state)
     end(&scene);
 }
 
+/* An engine that restarts again and again makes many epochs within the time that a message may come
+ * again. */
+static void messages_of_the_last_four_epochs_have_no_effect(void **state)
+{
+    (void)state;
+    struct scene scene = begin();
+    struct kvb_heartbeat heartbeat = beat_of(6, 10000, 0);
+
+    make_exact(&scene, 1);
+    for (int epoch = 2; epoch <= 6; epoch++) {
+        cleared(&scene, epoch, 4000 + 1000 * (uint64_t)epoch);
+    }
+    heartbeat.epoch_first_id = 10000;
+    beat_as(&scene, &heartbeat);
+    for (int old = 5; old >= 2; old--) {
+        stored(&scene, old, 20000, 6);
+        cleared(&scene, old, 20001);
+        beat(&scene, old, 20001, 2);
+    }
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    assert_blocks(&scene, 0);
+    assert_int_equal(counters_of(&scene).events_old, 12);
+    stored(&scene, 6, 10001, 7);
+    assert_blocks(&scene, 1);
+    end(&scene);
+}
+
+/* The epoch that is followed again is not among the old ones any more, the one before it is. */
+static void an_old_epoch_that_is_followed_again_is_the_newest(void **state)
+{
+    (void)state;
+    struct scene scene = begin();
+
+    make_exact(&scene, 1);
+    for (int epoch = 2; epoch <= 4; epoch++) {
+        cleared(&scene, epoch, 4000 + 1000 * (uint64_t)epoch);
+    }
+    beat(&scene, 4, 8000, 0);
+    scene.now_ns += 3 * S;
+    kvb_followers_tick(scene.followers, scene.now_ns);
+    beat(&scene, 2, 6000, 0);
+    stored(&scene, 2, 6001, 7);
+    assert_blocks(&scene, 1);
+    for (int old = 1; old <= 4; old += old == 1 ? 2 : 1) {
+        stored(&scene, old, 20000, 8);
+    }
+    assert_blocks(&scene, 1);
+    end(&scene);
+}
+
 /* A bridge restored from a backup sends messages of the old epoch only. */
 static void an_old_epoch_is_followed_when_the_new_one_is_silent(void **state)
 {
@@ -440,6 +490,8 @@ SUITE(follower_time)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(json_continues_into_a_new_epoch_whose_cleared_arrived),
         cmocka_unit_test(late_messages_of_an_old_epoch_have_no_effect),
+        cmocka_unit_test(messages_of_the_last_four_epochs_have_no_effect),
+        cmocka_unit_test(an_old_epoch_that_is_followed_again_is_the_newest),
         cmocka_unit_test(an_old_epoch_is_followed_when_the_new_one_is_silent),
         cmocka_unit_test(a_second_bridge_is_reported_until_it_is_silent),
         cmocka_unit_test(the_bridge_that_stays_is_followed_at_once),
