@@ -93,7 +93,7 @@ static kvb_status open_stream(struct kvb_bridge *bridge, struct bridge_rank *ran
         .has_hidden_pools = worker->is_sglang_hybrid,
         .offload_removals = worker->offload_removals,
         .formats = config->publish.formats,
-        .max_held_bytes = config->limits.max_held_bytes,
+        .max_buffered_bytes = config->limits.max_held_bytes,
         .max_log_blocks = config->limits.sync_blocks,
         .mirror = { .hashes = kvb_worker_hashes(config, worker),
                     .copies = config->publish.copies,

@@ -21,7 +21,7 @@ static void fill_tokens(struct kvb_sync_requester *requester, uint64_t now_ns)
     }
 }
 
-enum kvb_sync_disposition
+enum kvb_requester_kind
 kvb_sync_requesters_note(struct kvb_sync_requesters *requesters, uint64_t key, uint64_t now_ns)
 {
     struct kvb_sync_requester *requester = &requesters->places[key % kvb_sync_requesters];

@@ -42,14 +42,14 @@ struct kvb_sync_requesters {
     struct kvb_sync_requester places[kvb_sync_requesters];
 };
 
-enum kvb_sync_disposition {
+enum kvb_requester_kind {
     KVB_SYNC_TOO_OFTEN, /* it sent more requests than allowed */
     KVB_SYNC_NEW,
     KVB_SYNC_RETURNING
 };
 
 /* Notes a request.  key: a keyed hash of the inbox. */
-enum kvb_sync_disposition
+enum kvb_requester_kind
 kvb_sync_requesters_note(struct kvb_sync_requesters *requesters, uint64_t key, uint64_t now_ns);
 
 /* ---- Requests ---- */

@@ -61,16 +61,16 @@ static uint64_t requester_of(const struct kvb_sync_responder *responder, const c
     return kvb_hash64((kvb_span){ .data = (const uint8_t *)reply, .len = len }, responder->secret);
 }
 
-static enum kvb_sync_disposition
+static enum kvb_requester_kind
 note_requester(struct kvb_sync_responder *responder, uint64_t requester)
 {
     const uint64_t now_ns = kvb_clock_monotonic_ns();
 
     (void)pthread_mutex_lock(&responder->lock);
-    const enum kvb_sync_disposition placement =
+    const enum kvb_requester_kind kind =
         kvb_sync_requesters_note(&responder->requesters, requester, now_ns);
     (void)pthread_mutex_unlock(&responder->lock);
-    return placement;
+    return kind;
 }
 
 static void say_busy(struct kvb_sync_responder *responder, const struct kvb_pending_sync *pending)
@@ -130,9 +130,9 @@ void kvb_sync_responder_receive(void *context, const struct kvb_bus_message *mes
     }
     memcpy(pending.reply, message->reply, strlen(message->reply) + 1);
     pending.requester = requester_of(responder, pending.reply);
-    const enum kvb_sync_disposition placement = note_requester(responder, pending.requester);
-    pending.is_returning = placement == KVB_SYNC_RETURNING;
-    if (placement == KVB_SYNC_TOO_OFTEN) {
+    const enum kvb_requester_kind kind = note_requester(responder, pending.requester);
+    pending.is_returning = kind == KVB_SYNC_RETURNING;
+    if (kind == KVB_SYNC_TOO_OFTEN) {
         say_busy(responder, &pending);
     } else {
         enqueue_sync_request(responder, &pending);

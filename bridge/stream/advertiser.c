@@ -7,22 +7,6 @@ static const uint64_t announce_again_ns = 500 * KVB_NS_PER_MS;
 /* Requests of aggregators cause at most five heartbeats a second of a stream. */
 static const uint64_t wanted_beat_ns = 200 * KVB_NS_PER_MS;
 
-/* ---- States ---- */
-
-enum transition { lost, made_void, resumed, published, transition_count };
-
-/* The table of the header. */
-static const enum kvb_told table[KVB_TOLD_COUNT][transition_count] = {
-    [KVB_TOLD_NOTHING] = { KVB_TOLD_NOTHING, KVB_TOLD_NOTHING, KVB_TOLD_NOTHING, KVB_TOLD_ALL },
-    [KVB_TOLD_ALL] = { KVB_TOLD_WITH_GAP, KVB_TOLD_NOTHING, KVB_TOLD_ALL, KVB_TOLD_ALL },
-    [KVB_TOLD_WITH_GAP] = { KVB_TOLD_WITH_GAP, KVB_TOLD_NOTHING, KVB_TOLD_ALL, KVB_TOLD_ALL },
-};
-
-static void move(struct kvb_advertiser *advertiser, enum transition transition)
-{
-    advertiser->told = table[advertiser->told][transition];
-}
-
 void kvb_advertiser_init(
     struct kvb_advertiser *advertiser, const struct kvb_advertiser_options *options,
     struct kvb_stream *stream)
@@ -38,7 +22,7 @@ void kvb_advertiser_restored(struct kvb_advertiser *advertiser, bool needs_epoch
 
 void kvb_advertiser_lost(struct kvb_advertiser *advertiser, uint64_t not_before_ns)
 {
-    move(advertiser, lost);
+    advertiser->told = advertiser->told == KVB_TOLD_ALL ? KVB_TOLD_WITH_GAP : advertiser->told;
     if (not_before_ns > advertiser->not_before_ns) {
         advertiser->not_before_ns = not_before_ns;
     }
@@ -46,7 +30,7 @@ void kvb_advertiser_lost(struct kvb_advertiser *advertiser, uint64_t not_before_
 
 void kvb_advertiser_void(struct kvb_advertiser *advertiser)
 {
-    move(advertiser, made_void);
+    advertiser->told = KVB_TOLD_NOTHING;
 }
 
 void kvb_advertiser_sibling_cleared(struct kvb_advertiser *advertiser)
@@ -68,12 +52,6 @@ bool kvb_advertiser_lists(const struct kvb_advertiser *advertiser)
 }
 
 /* ---- What is to be published ---- */
-
-static bool is_announcing_never(const struct kvb_advertiser_options *options)
-{
-    return options->reannounce == KVB_REANNOUNCE_NEVER ||
-           (options->reannounce == KVB_REANNOUNCE_AUTO && !options->publishes_json);
-}
 
 /* The list is to be empty. */
 static bool is_away(const struct kvb_advertiser *advertiser, uint64_t now_ns)
@@ -101,13 +79,19 @@ bool kvb_advertiser_is_proven(struct kvb_advertiser *advertiser)
 
 enum kvb_advertiser_action kvb_advertiser_next(struct kvb_advertiser *advertiser, uint64_t now_ns)
 {
+    const struct kvb_advertiser_options *options = &advertiser->options;
     const bool withdraws = is_away(advertiser, now_ns);
+    /* Its readers request what they lack. */
+    const bool never_announces =
+        options->reannounce == KVB_REANNOUNCE_NEVER ||
+        (options->reannounce == KVB_REANNOUNCE_AUTO && !options->publishes_json);
 
-    if (advertiser->told == KVB_TOLD_WITH_GAP && is_announcing_never(&advertiser->options)) {
-        move(advertiser, resumed);
+    if (advertiser->told == KVB_TOLD_WITH_GAP && never_announces) {
+        advertiser->told = KVB_TOLD_ALL;
         kvb_advertiser_want_beat(advertiser, KVB_BEAT_NOW); /* its last id shows the gap */
     }
     const bool is_proven = kvb_advertiser_is_proven(advertiser);
+    /* Readers have the right list, and at most those that know no ranks lack it. */
     if (is_told(advertiser, withdraws)) {
         return advertiser->is_republish_due && is_proven ? KVB_ADVERTISER_REPUBLISH
                                                          : KVB_ADVERTISER_REST;
@@ -156,13 +140,13 @@ bool kvb_advertiser_end(
 {
     kvb_stream_list_end(advertiser->stream);
     if (action == KVB_ADVERTISER_REPUBLISH) {
-        if (status != KVB_OK) {
-            move(advertiser, lost); /* readers that already hold the blocks see only the gap */
+        if (status != KVB_OK) { /* readers that already hold the blocks see only the gap */
+            kvb_advertiser_lost(advertiser, 0);
         }
         return false;
     }
     /* Without the rest of the new epoch its ids do not show what is missing. */
-    move(advertiser, status == KVB_OK ? published : made_void);
+    advertiser->told = status == KVB_OK ? KVB_TOLD_ALL : KVB_TOLD_NOTHING;
     kvb_advertiser_want_beat(advertiser, KVB_BEAT_NOW);
     advertiser->not_before_ns = now_ns + announce_again_ns;
     return true;

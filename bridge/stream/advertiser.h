@@ -40,8 +40,7 @@
 enum kvb_told {
     KVB_TOLD_NOTHING, /* also: the last list failed half way */
     KVB_TOLD_ALL,
-    KVB_TOLD_WITH_GAP,
-    KVB_TOLD_COUNT
+    KVB_TOLD_WITH_GAP
 };
 
 /* When the next heartbeat is due. */

@@ -65,23 +65,21 @@ kvb_status kvb_stream_restart_list(struct stream_step *step, enum kvb_stream_rea
         &step->out->events, &(struct kvb_router_event){ .kind = KVB_ROUTER_CLEARED });
 }
 
-static void note_strange_answer(struct kvb_stream *stream, uint64_t now_ns)
-{
-    const bool is_soon = stream->incarnation_ns > 0 && now_ns - stream->incarnation_ns < soon_ns;
-    const uint64_t doubled = stream->cooldown_ns > 0 ? 2 * stream->cooldown_ns : first_cooldown_ns;
-
-    stream->cooldown_ns = !is_soon ? 0 : doubled < max_cooldown_ns ? doubled : max_cooldown_ns;
-    stream->incarnation_ns = now_ns;
-    stream->replay.met_new_incarnation = true;
-}
-
 kvb_status kvb_stream_begin_incarnation(struct stream_step *step, enum kvb_stream_reason cause)
 {
     struct kvb_stream *stream = step->stream;
+    const uint64_t now_ns = step->in->now_ns;
     const enum kvb_stream_input_kind kind = step->in->kind;
 
     if (kind == KVB_INPUT_REPLAY || kind == KVB_INPUT_REPLAY_END) {
-        note_strange_answer(stream, step->in->now_ns);
+        /* An answer has shown it: the next requests wait, unless it is the first such answer. */
+        const bool is_soon =
+            stream->incarnation_ns > 0 && now_ns - stream->incarnation_ns < soon_ns;
+        const uint64_t doubled =
+            stream->cooldown_ns > 0 ? 2 * stream->cooldown_ns : first_cooldown_ns;
+        stream->cooldown_ns = !is_soon ? 0 : doubled < max_cooldown_ns ? doubled : max_cooldown_ns;
+        stream->incarnation_ns = now_ns;
+        stream->replay.met_new_incarnation = true;
     }
     stream->counters.restarts++;
     stream->origin = origin_unknown;
@@ -109,7 +107,7 @@ bool kvb_stream_is_base(const struct stream_arrival *arrival)
 }
 
 /* The list counts as complete, whatever was skipped before. */
-static void take_as_complete(struct kvb_stream *stream)
+static void count_as_complete(struct kvb_stream *stream)
 {
     stream->history = history_whole;
     stream->cause = KVB_REASON_NONE;
@@ -117,24 +115,20 @@ static void take_as_complete(struct kvb_stream *stream)
     stream->list.has_unknown_event = false;
 }
 
-/* True when the event that is applied came live: a replayed one may be older than what is known of
- * the engine's cache. */
-static bool is_applied_live(const struct stream_step *step)
-{
-    const struct unfinished_batch *rest = &step->stream->unfinished;
-
-    return rest->is_there ? rest->origin.is_live : step->in->kind != KVB_INPUT_REPLAY;
-}
-
+/* The mirror has cleared all. */
 static void note_clear(struct stream_step *step)
 {
-    take_as_complete(step->stream);
-    if (is_applied_live(step)) {
-        step->stream->life.cache = cache_published;
-        step->stream->cleared_ns = step->in->now_ns;
-        step->stream->life.has_misfit = false;
-        step->stream->life.unclaimed_clears += !step->stream->life.has_reset;
-        step->stream->life.has_reset = false;
+    struct kvb_stream *stream = step->stream;
+    const struct unfinished_batch *rest = &stream->unfinished;
+
+    count_as_complete(stream);
+    /* A replayed clear may be older than what is known of the engine's cache. */
+    if (rest->is_there ? rest->origin.is_live : step->in->kind != KVB_INPUT_REPLAY) {
+        stream->life.cache = cache_published;
+        stream->cleared_ns = step->in->now_ns;
+        stream->life.has_misfit = false;
+        stream->life.unclaimed_clears += !stream->life.has_reset;
+        stream->life.has_reset = false;
     }
 }
 
@@ -191,47 +185,21 @@ static bool is_of_other_model(
     return !kvb_span_is(name, own) && !kvb_span_is(name, last);
 }
 
-/* Only stores publish objects under keys.  Only stores write maps with an event_type, too,
- * unless the event is about the device tier: then an engine wrote it. */
-static bool is_of_store(const struct kvb_event_batch *batch, const struct kvb_engine_event *event)
-{
-    return event->key != 0 || event->skip == KVB_SKIP_UNKNOWN_KEY ||
-           (batch->counts_from_one && event->tier != KVB_TIER_DEVICE);
-}
-
-static kvb_status apply_to_mirror(
-    struct stream_step *step, const struct kvb_event_batch *batch, size_t at, uint64_t *work)
-{
-    struct kvb_stream *stream = step->stream;
-    const uint64_t passed_before = passed_over(stream);
-    const uint64_t ambiguous_before = kvb_mirror_count(stream->mirror)->ambiguous;
-
-    if (kvb_mirror_apply(stream->mirror, batch, at, work, &step->out->events) != KVB_OK) {
-        return kvb_stream_restart_list(step, KVB_REASON_MEMORY); /* a ceiling, or memory is out */
-    }
-    if (clears_all(batch, at)) {
-        note_clear(step);
-    }
-    stream->list.has_skipped |= passed_over(stream) != passed_before;
-    stream->life.is_ambiguous |= kvb_mirror_count(stream->mirror)->ambiguous != ambiguous_before;
-    return KVB_OK;
-}
-
 /* *out_is_skipped: the event is not for the mirror. */
-static kvb_status begin_applied_event(
+static kvb_status begin_event(
     struct stream_step *step, const struct kvb_event_batch *batch, size_t at, bool *out_is_skipped)
 {
     struct kvb_stream *stream = step->stream;
     const struct kvb_engine_event *event = &batch->events[at];
+    const struct kvb_engine_event of_other_model = { .skip = KVB_SKIP_OTHER_MODEL };
 
-    stream->has_objects |= is_of_store(batch, event);
-    *out_is_skipped = event->kind == KVB_EVENT_SKIPPED;
+    /* Only stores publish objects under keys.  Only stores write maps with an event_type, too,
+     * unless the event is about the device tier: then an engine wrote it. */
+    stream->has_objects |= event->key != 0 || event->skip == KVB_SKIP_UNKNOWN_KEY ||
+                           (batch->counts_from_one && event->tier != KVB_TIER_DEVICE);
+    *out_is_skipped = event->kind == KVB_EVENT_SKIPPED || is_of_other_model(stream, batch, event);
     if (*out_is_skipped) {
-        return note_skip(step, event);
-    }
-    *out_is_skipped = is_of_other_model(stream, batch, event);
-    if (*out_is_skipped) {
-        return note_skip(step, &(struct kvb_engine_event){ .skip = KVB_SKIP_OTHER_MODEL });
+        return note_skip(step, event->kind == KVB_EVENT_SKIPPED ? event : &of_other_model);
     }
     kvb_mirror_set_whole(
         stream->mirror, stream->history == history_whole && !stream->list.has_skipped &&
@@ -252,16 +220,27 @@ static kvb_status begin_applied_event(
 static kvb_status apply_event_part(
     struct stream_step *step, const struct kvb_event_batch *batch, size_t at, uint64_t *work)
 {
+    struct kvb_stream *stream = step->stream;
     bool is_skipped = false;
 
-    if (!kvb_mirror_is_unfinished(step->stream->mirror)) {
-        KVB_TRY(begin_applied_event(step, batch, at, &is_skipped));
+    if (!kvb_mirror_is_unfinished(stream->mirror)) {
+        KVB_TRY(begin_event(step, batch, at, &is_skipped));
     }
     if (is_skipped) {
         *work = 0;
         return KVB_OK;
     }
-    return apply_to_mirror(step, batch, at, work);
+    const uint64_t passed_before = passed_over(stream);
+    const uint64_t ambiguous_before = kvb_mirror_count(stream->mirror)->ambiguous;
+    if (kvb_mirror_apply(stream->mirror, batch, at, work, &step->out->events) != KVB_OK) {
+        return kvb_stream_restart_list(step, KVB_REASON_MEMORY); /* a ceiling, or memory is out */
+    }
+    if (clears_all(batch, at)) {
+        note_clear(step);
+    }
+    stream->list.has_skipped |= passed_over(stream) != passed_before;
+    stream->life.is_ambiguous |= kvb_mirror_count(stream->mirror)->ambiguous != ambiguous_before;
+    return KVB_OK;
 }
 
 /* ---- Slices ----
@@ -271,11 +250,6 @@ static kvb_status apply_event_part(
  *
  * The cuts depend only on the batch and the list, and no router event crosses a cut.  So the
  * same batches make the same event ids, whenever the steps run. */
-
-static uint64_t work_of(const struct kvb_engine_event *event)
-{
-    return 1 + event->hash_count + event->token_count / kvb_mirror_tokens_a_unit;
-}
 
 static uint64_t slice_work(const struct kvb_stream *stream)
 {
@@ -298,7 +272,10 @@ apply_event_slice(struct stream_step *step, const struct kvb_event_batch *batch,
 
     kvb_mirror_begin_batch(step->stream->mirror, &step->out->events);
     for (uint64_t work = 0; *next < batch->event_count && work < max_work && !is_cut;) {
-        if (work > 0 && work + work_of(&batch->events[*next]) > max_work) {
+        const struct kvb_engine_event *event = &batch->events[*next];
+        const uint64_t whole =
+            1 + event->hash_count + event->token_count / kvb_mirror_tokens_a_unit;
+        if (work > 0 && work + whole > max_work) {
             break;
         }
         uint64_t done = max_work - work;
@@ -382,19 +359,13 @@ kvb_status kvb_stream_go_on(struct stream_step *step)
     return status;
 }
 
-static kvb_status apply_poison(struct stream_step *step)
-{
-    step->stream->counters.poison++;
-    return kvb_stream_restart_list(step, KVB_REASON_POISON);
-}
-
 [[gnu::hot]] kvb_status
 kvb_stream_apply(struct stream_step *step, const struct stream_arrival *arrival)
 {
     struct kvb_stream *stream = step->stream;
 
     if (!stream->has_last && stream->history != history_whole && kvb_stream_is_base(arrival)) {
-        take_as_complete(stream);
+        count_as_complete(stream);
     }
     const struct batch_origin origin = { .is_live = step->in->kind != KVB_INPUT_REPLAY,
                                          .seq = arrival->seq,
@@ -405,7 +376,8 @@ kvb_stream_apply(struct stream_step *step, const struct stream_arrival *arrival)
 
     step->work++;
     if (!arrival->batch) {
-        KVB_TRY(apply_poison(step));
+        stream->counters.poison++;
+        KVB_TRY(kvb_stream_restart_list(step, KVB_REASON_POISON));
     } else {
         if (arrival->is_oldest_buffered) { /* prefetch again: the cache has lost it since it came */
             kvb_stream_expect(stream, arrival->batch);

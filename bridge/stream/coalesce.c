@@ -23,22 +23,17 @@ void kvb_coalescing_note(struct kvb_coalescing *coalescing, uint64_t *newest)
     *newest = window;
 }
 
-static uint64_t decide_pause_ns(const struct kvb_coalescing *coalescing, uint64_t lasted_ns)
-{
-    const bool are_many = coalescing->runs >= lasted_ns / run_spacing_ns;
-    const bool are_seldom = coalescing->repeats <= coalescing->runs / runs_a_repeat;
-
-    return are_many && are_seldom ? longest_pause_ns : 0;
-}
-
 uint64_t kvb_coalescing_pause_ns(struct kvb_coalescing *coalescing, uint64_t now_ns)
 {
     const uint64_t lasted_ns = now_ns - coalescing->began_ns;
 
     if (lasted_ns >= window_ns) {
-        *coalescing = (struct kvb_coalescing){ .windows = coalescing->windows + 1,
-                                               .began_ns = now_ns,
-                                               .pause_ns = decide_pause_ns(coalescing, lasted_ns) };
+        const bool are_many = coalescing->runs >= lasted_ns / run_spacing_ns;
+        const bool are_seldom = coalescing->repeats <= coalescing->runs / runs_a_repeat;
+        *coalescing =
+            (struct kvb_coalescing){ .windows = coalescing->windows + 1,
+                                     .began_ns = now_ns,
+                                     .pause_ns = are_many && are_seldom ? longest_pause_ns : 0 };
     }
     return coalescing->pause_ns;
 }

@@ -17,17 +17,6 @@ fingerprint_slot(const struct kvb_fingerprint_ring *ring, uint64_t seq)
     return &ring->slots[seq & (ring->capacity - 1)];
 }
 
-/* Whether a larger table would keep both the batch and the one in its slot. */
-static bool is_too_small(const struct kvb_fingerprint_ring *ring, uint64_t seq)
-{
-    if (ring->capacity == 0) {
-        return true;
-    }
-    const struct kvb_fingerprint *slot = fingerprint_slot(ring, seq);
-
-    return slot->is_set && (slot->seq ^ seq) % kvb_fingerprints != 0;
-}
-
 /* Doubles the table.  Batches in different slots are in different slots afterwards.  False: there
  * is no memory, and nothing changed. */
 static bool grow_fingerprints(struct kvb_fingerprint_ring *ring)
@@ -49,18 +38,23 @@ static bool grow_fingerprints(struct kvb_fingerprint_ring *ring)
     return true;
 }
 
-/* The loop ends: two numbers that differ modulo kvb_fingerprints have different slots at the latest
- * in a table of that capacity. */
 void kvb_fingerprints_put(
     struct kvb_fingerprint_ring *ring, uint64_t seq, struct kvb_hash128 hash, bool is_live)
 {
-    while (is_too_small(ring, seq) && grow_fingerprints(ring)) {
+    const struct kvb_fingerprint item = {
+        .is_set = true, .is_live = is_live, .seq = seq, .hash = hash
+    };
+
+    if (ring->capacity == 0 && !grow_fingerprints(ring)) {
+        return;
     }
-    if (ring->capacity > 0) {
-        *fingerprint_slot(ring, seq) = (struct kvb_fingerprint){
-            .is_set = true, .is_live = is_live, .seq = seq, .hash = hash
-        };
+    /* Grows while a larger table would keep both this batch and the one in its slot.  Ends, because
+     * numbers that differ modulo kvb_fingerprints have different slots in a table of that many. */
+    for (const struct kvb_fingerprint *slot = fingerprint_slot(ring, seq);
+         slot->is_set && (slot->seq ^ seq) % kvb_fingerprints != 0 && grow_fingerprints(ring);) {
+        slot = fingerprint_slot(ring, seq);
     }
+    *fingerprint_slot(ring, seq) = item;
 }
 
 static const struct kvb_fingerprint *

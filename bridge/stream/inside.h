@@ -77,7 +77,7 @@ struct replay {
     unsigned unproductive_rounds; /* rounds in a row that brought nothing new */
     uint64_t applied;             /* batches that this round brought */
     bool is_verified;             /* in flight: a batch of this list came live from the publisher */
-    size_t buffered_before;       /* held batches that came before the request went out */
+    size_t buffered_before;       /* buffered batches that came before the request went out */
     uint64_t overtakers;          /* batches that a probe and the round after it brought */
 };
 
@@ -358,7 +358,7 @@ void kvb_stream_want_everything(struct stream_step *step);
 void kvb_stream_back_off(struct stream_step *step);
 
 /* What a probe alone has brought is missed: a replayed batch begins or continues that tail, unless
- * it has come live, too, and is held; a live batch settles it up to its number. */
+ * it has come live, too, and is buffered; a live batch settles it up to its number. */
 void kvb_stream_note_tail(struct kvb_stream *stream, uint64_t seq, uint64_t now_ns);
 void kvb_stream_settle_tail(struct kvb_stream *stream, uint64_t live_seq);
 

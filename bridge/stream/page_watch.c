@@ -23,41 +23,29 @@ enum {
 
 /* ---- Restarts ---- */
 
-/* A page that several processes answer in turn (a load balancer) shows older ones too: they are no
- * restart. */
-static bool is_newer_process(struct kvb_page_watch *watch, double started_s)
-{
-    const double before_s = watch->started_s;
-
-    if (started_s <= before_s + same_start_s) {
-        return false;
-    }
-    watch->started_s = started_s;
-    return before_s > 0;
-}
-
-/* Such a page without a start time shows it by its counters alone: only the first fall counts. */
-static bool have_counters_fallen(struct kvb_page_watch *watch, uint64_t now_ns)
-{
-    const bool is_first = watch->fell_ns == 0 || now_ns - watch->fell_ns >= counters_rest_ns;
-
-    watch->fell_ns = now_ns;
-    return is_first;
-}
-
 static unsigned look_for_restart(
     struct kvb_page_watch *watch, struct kvb_stream *stream, const struct kvb_page_reading *reading)
 {
     const struct kvb_cache_signs *signs = &reading->sample->signs;
-    const bool is_newer = is_newer_process(watch, signs->started_s);
-    const bool is_smaller = signs->is_counter_reset && signs->started_s == 0 &&
-                            have_counters_fallen(watch, reading->at_ns);
+    const double before_s = watch->started_s;
+    bool is_restarted = false;
 
-    if (!is_newer && !is_smaller) {
-        return 0;
+    /* A page that several processes answer in turn (a load balancer) shows older ones too: they are
+     * no restart. */
+    if (signs->started_s > before_s + same_start_s) {
+        watch->started_s = signs->started_s;
+        is_restarted = before_s > 0;
     }
-    kvb_stream_suspect_restart(stream);
-    return KVB_SIGN_RESTART;
+    /* Without a start time such a page shows it by its counters alone: only the first fall counts.
+     */
+    if (signs->is_counter_reset && signs->started_s == 0) {
+        is_restarted |= watch->fell_ns == 0 || reading->at_ns - watch->fell_ns >= counters_rest_ns;
+        watch->fell_ns = reading->at_ns;
+    }
+    if (is_restarted) {
+        kvb_stream_suspect_restart(stream);
+    }
+    return is_restarted ? KVB_SIGN_RESTART : 0;
 }
 
 /* ---- Sleep ---- */
@@ -65,9 +53,8 @@ static unsigned look_for_restart(
 static unsigned look_for_sleep(
     struct kvb_page_watch *watch, struct kvb_stream *stream, const struct kvb_page_reading *reading)
 {
-    const enum kvb_engine_sleep before = watch->sleep;
     const enum kvb_engine_sleep now = reading->sample->signs.sleep;
-    const bool was_discarded = before == KVB_SLEEP_DISCARDED;
+    const bool was_discarded = watch->sleep == KVB_SLEEP_DISCARDED;
     const bool is_discarded = now == KVB_SLEEP_DISCARDED;
 
     if (now == KVB_SLEEP_UNKNOWN) {
@@ -79,38 +66,6 @@ static unsigned look_for_sleep(
         return 0;
     }
     return is_discarded ? KVB_SIGN_ASLEEP : KVB_SIGN_AWAKE;
-}
-
-/* ---- Resets, pools, speculation ---- */
-
-/* The counter of a new process begins again. */
-static unsigned look_for_resets(
-    struct kvb_page_watch *watch, struct kvb_stream *stream, const struct kvb_page_reading *reading,
-    bool is_new_process)
-{
-    const uint64_t now = reading->sample->signs.reset_requests;
-    const uint64_t before =
-        is_new_process || now < watch->reset_requests ? 0 : watch->reset_requests;
-
-    watch->reset_requests = now;
-    return kvb_stream_note_resets(stream, now - before, reading->asked_ns) ? KVB_SIGN_RESET : 0;
-}
-
-static unsigned
-look_for_hidden_pools(struct kvb_stream *stream, const struct kvb_page_reading *reading)
-{
-    return reading->sample->signs.has_hidden_pools && kvb_stream_note_hidden_pools(stream)
-               ? KVB_SIGN_HIDDEN_POOLS
-               : 0;
-}
-
-static void note_speculation(struct kvb_stream *stream, const struct kvb_page_reading *reading)
-{
-    const enum kvb_speculation seen = reading->sample->signs.speculation;
-
-    if (seen != KVB_SPECULATION_UNKNOWN) { /* another kind of engine, or a part of a page */
-        kvb_stream_note_speculation(stream, KVB_SPECULATION_OF_PAGE, seen);
-    }
 }
 
 /* ---- Occupancy ---- */
@@ -145,30 +100,6 @@ static uint32_t device_block_size(const struct kvb_mirror_counts *counts)
     return size;
 }
 
-/* Notes that the list of a full engine fits into its total, so the total is right. */
-static void
-note_full(struct kvb_page_watch *watch, const struct occupancy *occupancy, uint64_t removals)
-{
-    const uint64_t listed = occupancy->counts->held[KVB_TIER_DEVICE];
-    const bool is_evicting = removals > watch->removals;
-
-    watch->removals = removals;
-    if (is_evicting && listed <= occupancy->total && listed >= occupancy->total / 2 &&
-        watch->full_readings < min_full_readings) {
-        watch->full_readings++;
-    }
-}
-
-static bool
-is_more_listed_than_fits(const struct kvb_page_watch *watch, const struct occupancy *occupancy)
-{
-    const bool is_total_right =
-        occupancy->sample->signs.is_total_sure || watch->full_readings >= min_full_readings;
-
-    return is_total_right && occupancy->beat->window_tokens == 0 && /* its groups share blocks */
-           occupancy->counts->held[KVB_TIER_DEVICE] > occupancy->total + occupancy->slack;
-}
-
 /* The largest number of copies that the list accounts for. */
 static uint64_t accounted_blocks(const struct kvb_mirror_counts *counts)
 {
@@ -186,16 +117,6 @@ static bool are_used_blocks_listed(const struct occupancy *occupancy)
            occupancy->beat->state == KVB_STREAM_EXACT && occupancy->counts->unmatchable == 0;
 }
 
-static bool is_more_used_than_listed(const struct occupancy *occupancy)
-{
-    const struct kvb_load *load = &occupancy->sample->load;
-    const uint64_t unlisted = load->request_active_slots * unlisted_of_a_request + occupancy->slack;
-
-    return load->kv_active_blocks >
-               used_per_listed * accounted_blocks(occupancy->counts) + unlisted &&
-           are_used_blocks_listed(occupancy);
-}
-
 /* SGLang: evictable tokens are cached, and tokens that requests use may be. */
 static bool is_cached_otherwise(const struct occupancy *occupancy)
 {
@@ -210,15 +131,25 @@ static bool is_cached_otherwise(const struct occupancy *occupancy)
             signs->evictable_tokens > possible + slack);
 }
 
-static uint64_t removals_applied(const struct kvb_stream *stream)
-{
-    return kvb_stream_count(stream)->events_of[KVB_EVENT_REMOVED];
-}
-
 /* How long the contradiction must last; 0: there is none. */
 static uint64_t misfit_lasts(const struct kvb_page_watch *watch, const struct occupancy *occupancy)
 {
-    if (is_more_listed_than_fits(watch, occupancy) || is_more_used_than_listed(occupancy)) {
+    const struct kvb_load_sample *sample = occupancy->sample;
+    const struct kvb_load *load = &sample->load;
+    const uint64_t listed = occupancy->counts->held[KVB_TIER_DEVICE];
+    const uint64_t accounted = accounted_blocks(occupancy->counts);
+    const bool is_total_right =
+        sample->signs.is_total_sure || watch->full_readings >= min_full_readings;
+    const uint64_t unlisted = load->request_active_slots * unlisted_of_a_request + occupancy->slack;
+
+    /* More is listed than fits; groups with a window share blocks. */
+    if (is_total_right && occupancy->beat->window_tokens == 0 &&
+        listed > occupancy->total + occupancy->slack) {
+        return misfit_lasts_ns;
+    }
+    /* More is used than is listed. */
+    if (load->kv_active_blocks > used_per_listed * accounted + unlisted &&
+        are_used_blocks_listed(occupancy)) {
         return misfit_lasts_ns;
     }
     return is_cached_otherwise(occupancy) ? gauge_misfit_lasts_ns : 0;
@@ -228,6 +159,8 @@ static unsigned look_at_occupancy(
     struct kvb_page_watch *watch, struct kvb_stream *stream, const struct kvb_page_reading *reading)
 {
     const uint64_t total = reading->sample->load.kv_total_blocks;
+    const uint64_t listed = kvb_stream_mirror_count(stream)->held[KVB_TIER_DEVICE];
+    const uint64_t removals = kvb_stream_count(stream)->events_of[KVB_EVENT_REMOVED];
     struct kvb_heartbeat beat;
     const struct occupancy occupancy = { .counts = kvb_stream_mirror_count(stream),
                                          .beat = &beat,
@@ -241,7 +174,12 @@ static unsigned look_at_occupancy(
         return 0;
     }
     kvb_stream_heartbeat(stream, &beat);
-    note_full(watch, &occupancy, removals_applied(stream));
+    /* An engine that evicts is full: where its list fits into its total, the total is right. */
+    if (removals > watch->removals && listed <= total && listed >= total / 2 &&
+        watch->full_readings < min_full_readings) {
+        watch->full_readings++;
+    }
+    watch->removals = removals;
     const uint64_t lasts_ns = misfit_lasts(watch, &occupancy);
     watch->misfit_readings = lasts_ns > 0 ? watch->misfit_readings + 1 : 0;
     if (watch->misfit_readings == 1) {
@@ -254,26 +192,33 @@ static unsigned look_at_occupancy(
     return kvb_stream_note_misfit(stream) ? KVB_SIGN_OCCUPANCY : 0;
 }
 
-/* Another incarnation may have another cache. */
-static void follow_incarnation(struct kvb_page_watch *watch, const struct kvb_stream *stream)
+unsigned kvb_page_watch_read(
+    struct kvb_page_watch *watch, struct kvb_stream *stream, const struct kvb_page_reading *reading)
 {
+    const struct kvb_cache_signs *signs = &reading->sample->signs;
     const uint64_t restarts = kvb_stream_count(stream)->restarts;
+    unsigned found = 0;
 
-    if (restarts != watch->restarts) {
+    if (restarts != watch->restarts) { /* another incarnation may have another cache */
         watch->restarts = restarts;
         watch->full_readings = 0;
         watch->misfit_readings = 0;
     }
-}
-
-unsigned kvb_page_watch_read(
-    struct kvb_page_watch *watch, struct kvb_stream *stream, const struct kvb_page_reading *reading)
-{
-    follow_incarnation(watch, stream);
-    const unsigned restart = look_for_restart(watch, stream, reading);
-
-    note_speculation(stream, reading);
-    return restart | look_for_sleep(watch, stream, reading) |
-           look_for_resets(watch, stream, reading, restart != 0) |
-           look_for_hidden_pools(stream, reading) | look_at_occupancy(watch, stream, reading);
+    found |= look_for_restart(watch, stream, reading);
+    if (signs->speculation !=
+        KVB_SPECULATION_UNKNOWN) { /* not another kind of engine, nor a part */
+        kvb_stream_note_speculation(stream, KVB_SPECULATION_OF_PAGE, signs->speculation);
+    }
+    found |= look_for_sleep(watch, stream, reading);
+    /* The counter of a new process begins again. */
+    const bool begins = found & KVB_SIGN_RESTART || signs->reset_requests < watch->reset_requests;
+    const uint64_t resets = signs->reset_requests - (begins ? 0 : watch->reset_requests);
+    watch->reset_requests = signs->reset_requests;
+    if (kvb_stream_note_resets(stream, resets, reading->asked_ns)) {
+        found |= KVB_SIGN_RESET;
+    }
+    if (signs->has_hidden_pools && kvb_stream_note_hidden_pools(stream)) {
+        found |= KVB_SIGN_HIDDEN_POOLS;
+    }
+    return found | look_at_occupancy(watch, stream, reading);
 }

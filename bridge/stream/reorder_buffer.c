@@ -23,19 +23,6 @@ void kvb_reorder_buffer_done(struct kvb_reorder_buffer *buffer)
     *buffer = (struct kvb_reorder_buffer){ 0 };
 }
 
-/* Moves the items to the front when the dropped ones take half of the room:
- * each item is moved once per halving at most. */
-static void compact_buffered(struct kvb_reorder_buffer *buffer)
-{
-    if (buffer->first > 0 && buffer->first >= buffer->end - buffer->first) {
-        memmove(
-            buffer->items, buffer->items + buffer->first,
-            (buffer->end - buffer->first) * sizeof *buffer->items);
-        buffer->end -= buffer->first;
-        buffer->first = 0;
-    }
-}
-
 kvb_status kvb_reorder_buffer_add(
     struct kvb_reorder_buffer *buffer, uint64_t seq, struct kvb_hash128 fingerprint,
     const struct kvb_event_batch *batch)
@@ -48,7 +35,15 @@ kvb_status kvb_reorder_buffer_add(
     if (buffer->bytes + item.bytes > buffer->max_bytes) {
         return KVB_TOO_LARGE;
     }
-    compact_buffered(buffer);
+    /* The items move to the front when the dropped ones take half of the room: each item is moved
+     * once per halving at most. */
+    if (buffer->first > 0 && buffer->first >= buffer->end - buffer->first) {
+        memmove(
+            buffer->items, buffer->items + buffer->first,
+            (buffer->end - buffer->first) * sizeof *buffer->items);
+        buffer->end -= buffer->first;
+        buffer->first = 0;
+    }
     KVB_TRY(kvb_array_reserve(
         &buffer->items, &buffer->capacity, buffer->end + 1, sizeof *buffer->items,
         kvb_max_reorder_batches));

@@ -11,6 +11,7 @@ static void insert_turn(struct kvb_replay_line *line, const struct kvb_replay_tu
 {
     size_t at = line->count;
 
+    /* Behind those that go first; the last one falls out where the line is full. */
     while (at > 0 && is_turn_before(turn, &line->turns[at - 1])) {
         at--;
     }

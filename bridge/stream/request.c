@@ -53,6 +53,7 @@ static bool is_one_to_prove(const struct kvb_stream *stream)
            kvb_fingerprints_has(&stream->fingerprints, 1);
 }
 
+/* What a replay is for that is wanted now; see enum replay_purpose. */
 static enum replay_purpose
 purpose_of(const struct kvb_stream *stream, bool is_probe, uint64_t now_ns)
 {
@@ -93,13 +94,14 @@ static uint64_t from_where(const struct kvb_stream *stream)
     return stream->last_seq;
 }
 
-/* Requests a replay from the last batch applied, or from the beginning when there is none. */
 void kvb_stream_want_replay(struct stream_step *step, bool is_probe)
 {
     struct kvb_stream *stream = step->stream;
     struct replay *replay = &stream->replay;
     const uint64_t now_ns = step->in->now_ns;
 
+    /* One that is under way is given up: this one begins at a later batch, or for another reason.
+     */
     step->out->drops_replay |= replay_is_in_flight(replay);
     stream->is_restart_suspected = false;
     replay->phase = replay_wanted;
@@ -146,12 +148,11 @@ void kvb_stream_want_confirmation(struct stream_step *step)
     replay->overtakers = overtakers;
 }
 
-/* Requests a replay of missing batches.  Gives up after some rounds that brought no new batch:
- * the engine does not have them. */
 bool kvb_stream_want_missing(struct stream_step *step)
 {
     struct replay *replay = &step->stream->replay;
 
+    /* Some engines never have what is missing: they dropped it before it reached their buffer. */
     replay->unproductive_rounds = replay->applied > 0 ? 0 : replay->unproductive_rounds + 1;
     replay->applied = 0;
     if (replay->unproductive_rounds > max_unproductive_rounds) {
@@ -227,6 +228,7 @@ void kvb_stream_note_tail(struct kvb_stream *stream, uint64_t seq, uint64_t now_
     const bool continues = !replay_is_probe(&stream->replay) &&
                            stream->tail_first < stream->tail_end && seq == stream->tail_end;
 
+    /* It came live, too: what the probe has brought before it did not. */
     if (kvb_reorder_buffer_spans(&stream->reorder_buffer, seq)) {
         kvb_stream_settle_tail(stream, seq);
     } else if (continues) {
@@ -347,16 +349,11 @@ bool kvb_stream_is_look_due(const struct kvb_stream *stream, uint64_t now_ns)
 
 /* ---- What is due ---- */
 
-static bool has_work(const struct kvb_stream *stream)
-{
-    return stream->replay.phase == replay_wanted || replay_is_in_flight(&stream->replay) ||
-           stream->drain != drain_nothing || stream->unfinished.is_there ||
-           (stream->origin == origin_found && stream->looked_ns == 0);
-}
-
 uint64_t kvb_stream_due_ns(const struct kvb_stream *stream)
 {
-    if (has_work(stream)) {
+    if (stream->replay.phase == replay_wanted || replay_is_in_flight(&stream->replay) ||
+        stream->drain != drain_nothing || stream->unfinished.is_there ||
+        (stream->origin == origin_found && stream->looked_ns == 0)) {
         return 0;
     }
     if (!stream->options.has_replay) {
@@ -371,6 +368,8 @@ uint64_t kvb_stream_due_ns(const struct kvb_stream *stream)
 
 void kvb_stream_note_connection(struct kvb_stream *stream)
 {
+    /* The address is the same, so it is still the engine's replay; but which incarnation's is to be
+     * proven. */
     const bool is_kept = stream->has_last && stream->origin == origin_found;
 
     stream->origin = is_kept ? origin_found : origin_unknown;

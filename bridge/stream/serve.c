@@ -50,28 +50,13 @@ static struct kvb_served **chain_of(struct kvb_server *server, uint64_t worker_i
     return &server->by_worker[kvb_hash64(key, 0) % kvb_server_chains];
 }
 
-static void join_chain(struct kvb_server *server, struct kvb_served *rank)
+void kvb_serve_add(struct kvb_server *server, struct kvb_served *rank)
 {
     struct kvb_served **chain = chain_of(server, kvb_stream_worker_id(rank->stream));
 
+    rank->server = server;
     rank->next_in_chain = *chain;
     *chain = rank;
-}
-
-static void leave_chain(struct kvb_server *server, struct kvb_served *rank)
-{
-    struct kvb_served **at = chain_of(server, kvb_stream_worker_id(rank->stream));
-
-    while (*at != rank) {
-        at = &(*at)->next_in_chain;
-    }
-    *at = rank->next_in_chain;
-}
-
-void kvb_serve_add(struct kvb_server *server, struct kvb_served *rank)
-{
-    rank->server = server;
-    join_chain(server, rank);
     rank->next = NULL;
     rank->before = server->last;
     if (server->last) {
@@ -83,22 +68,6 @@ void kvb_serve_add(struct kvb_server *server, struct kvb_served *rank)
     kvb_serve_wake(rank);
 }
 
-/* Ranks with slices left are served in turn. */
-static void join_line(struct kvb_server *server, struct kvb_served *rank)
-{
-    if (rank->is_in_line) {
-        return;
-    }
-    rank->is_in_line = true;
-    rank->next_in_line = NULL;
-    if (server->last_in_line) {
-        server->last_in_line->next_in_line = rank;
-    } else {
-        server->first_in_line = rank;
-    }
-    server->last_in_line = rank;
-}
-
 static void leave_line(struct kvb_server *server, struct kvb_served *rank)
 {
     struct kvb_served *before = NULL;
@@ -106,6 +75,7 @@ static void leave_line(struct kvb_server *server, struct kvb_served *rank)
     if (!rank->is_in_line) {
         return;
     }
+    /* Singly linked: the line is short, and its first one leaves as a rule. */
     for (struct kvb_served *at = server->first_in_line; at != rank; at = at->next_in_line) {
         before = at;
     }
@@ -129,7 +99,11 @@ void kvb_serve_drop(struct kvb_served *rank)
     }
     kvb_visits_drop(&rank->visit);
     leave_line(server, rank);
-    leave_chain(server, rank);
+    struct kvb_served **link = chain_of(server, kvb_stream_worker_id(rank->stream));
+    while (*link != rank) {
+        link = &(*link)->next_in_chain;
+    }
+    *link = rank->next_in_chain;
     if (rank->before) {
         rank->before->next = rank->next;
     } else {
@@ -164,18 +138,10 @@ static void lose_all_events(struct kvb_server *server, uint64_t not_before_ns)
     }
 }
 
-static void visit_all(struct kvb_server *server)
-{
-    for (struct kvb_served *rank = server->first; rank; rank = rank->next) {
-        visit_next(rank);
-    }
-}
-
 /* Readers of JSON that know no ranks have cleared the worker's other ranks with this one. */
 static void tell_siblings(struct kvb_server *server, const struct kvb_served *cleared)
 {
     const uint64_t worker_id = kvb_stream_worker_id(cleared->stream);
-
     struct kvb_served *rank = *chain_of(server, worker_id);
 
     for (; rank; rank = rank->next_in_chain) {
@@ -194,22 +160,6 @@ static struct kvb_served *rank_of(struct kvb_visit *visit)
 static uint64_t sooner(uint64_t one, uint64_t other)
 {
     return one < other ? one : other;
-}
-
-/* When the rank must be visited again.  While its engine is away its link is tended at each tick,
- * and the end of a quarantine is looked for. */
-static uint64_t due_of(const struct kvb_server *server, const struct kvb_served *rank)
-{
-    const uint64_t next_tick_ns = server->now_ns + tick_ns;
-    const bool is_up = kvb_stream_is_connected(rank->stream);
-    uint64_t advertised_ns = kvb_advertiser_due_ns(&rank->advertiser, server->now_ns);
-
-    if (!is_up && advertised_ns < next_tick_ns) {
-        advertised_ns = next_tick_ns; /* it may wait for its engine for long */
-    }
-    return sooner(
-        sooner(advertised_ns, kvb_stream_due_ns(rank->stream)),
-        !is_up || rank->is_woken ? next_tick_ns : server->now_ns + max_rest_ns);
 }
 
 /* ---- Asking ---- */
@@ -243,8 +193,15 @@ static bool step(struct kvb_server *server, struct kvb_served *rank, struct kvb_
     if (kvb_stream_step(rank->stream, input, output) != KVB_OK) {
         kvb_advertiser_void(&rank->advertiser);
     }
-    if (output->has_more) {
-        join_line(server, rank);
+    if (output->has_more && !rank->is_in_line) { /* ranks with slices left are served in turn */
+        rank->is_in_line = true;
+        rank->next_in_line = NULL;
+        if (server->last_in_line) {
+            server->last_in_line->next_in_line = rank;
+        } else {
+            server->first_in_line = rank;
+        }
+        server->last_in_line = rank;
     }
     if (output->is_changed) {
         kvb_advertiser_want_beat(&rank->advertiser, KVB_BEAT_NOW);
@@ -280,23 +237,20 @@ step_batch(struct kvb_server *server, struct kvb_served *rank, enum kvb_stream_i
     return step(server, rank, &server->action.input);
 }
 
-static bool has_cleared(const struct kvb_router_batch *events)
-{
-    for (size_t i = 0; i < events->event_count; i++) {
-        if (events->events[i].kind == KVB_ROUTER_CLEARED) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static void take_output(struct kvb_server *server)
+/* The output of a step was carried out. */
+static void follow_output(struct kvb_server *server)
 {
     const struct kvb_action *action = &server->action;
+    bool has_cleared = false;
 
     if (action->status != KVB_OK) {
         kvb_serve_lost(action->rank);
-    } else if (action->events && has_cleared(action->events)) {
+        return;
+    }
+    for (size_t i = 0; action->events && i < action->events->event_count; i++) {
+        has_cleared |= action->events->events[i].kind == KVB_ROUTER_CLEARED;
+    }
+    if (has_cleared) {
         tell_siblings(server, action->rank);
     }
 }
@@ -478,6 +432,7 @@ static bool go_on_list(struct kvb_server *server)
             return ask(server, KVB_DO_CHUNK, rank);
         }
     }
+    /* All is published, or a chunk was not. */
     if (kvb_advertiser_end(&rank->advertiser, action->list, action->status, server->now_ns)) {
         tell_siblings(server, rank);
     }
@@ -504,19 +459,6 @@ static bool ask_for_beat(struct kvb_server *server, struct kvb_served *rank, boo
 
 /* ---- A turn ---- */
 
-/* At most kvb_max_replays_at_once run in the process, because each slows down its engine.  A stream
- * whose replay is wanted or runs is due in every round. */
-static void choose_replays(struct kvb_server *server)
-{
-    server->replays = (struct kvb_replay_turns){ .proofs = { .count = 0 } };
-    for (struct kvb_visit *at = server->due; at; at = at->then) {
-        struct kvb_served *rank = rank_of(at);
-        if (server->now_ns >= rank->replay_due_ns) {
-            kvb_replay_turns_offer(&server->replays, rank, rank->stream, server->now_ns);
-        }
-    }
-}
-
 /* After a new connection to NATS, events published before it may be lost: they are published again
  * when readers are connected, too.  While nothing is published, all events count as lost. */
 static bool follow_nats(struct kvb_server *server)
@@ -533,21 +475,35 @@ static bool follow_nats(struct kvb_server *server)
         lose_all_events(server, 0);
     }
     if (action->is_new_connection || (was_mute && !server->is_mute)) {
-        visit_all(server);
+        for (struct kvb_served *rank = server->first; rank; rank = rank->next) {
+            visit_next(rank);
+        }
     }
     return (action->is_new_connection || was_mute != server->is_mute) &&
            ask(server, KVB_DO_NOTE_NATS, NULL);
 }
 
-/* Those that were not reached come first in the next round, so that no stream starves. */
+/* The round is over: sets when each of its ranks is due again. */
 static void rest(struct kvb_server *server)
 {
+    /* Those that were not reached come first in the next round, so that no stream starves. */
     for (struct kvb_visit *at = server->due_left; at; at = at->then) {
         visit_next(rank_of(at));
     }
+    const uint64_t next_tick_ns = server->now_ns + tick_ns;
     for (struct kvb_visit *at = server->due; at != server->due_left; at = at->then) {
         struct kvb_served *rank = rank_of(at);
-        kvb_visits_set(&server->visits, &rank->visit, due_of(server, rank));
+        const bool is_up = kvb_stream_is_connected(rank->stream);
+        uint64_t due_ns = kvb_advertiser_due_ns(&rank->advertiser, server->now_ns);
+        if (!is_up && due_ns < next_tick_ns) {
+            due_ns = next_tick_ns; /* it may wait for its engine for long */
+        }
+        /* While its engine is away its link is tended at each tick, and the end of a quarantine is
+         * looked for. */
+        due_ns = sooner(due_ns, kvb_stream_due_ns(rank->stream));
+        due_ns =
+            sooner(due_ns, !is_up || rank->is_woken ? next_tick_ns : server->now_ns + max_rest_ns);
+        kvb_visits_set(&server->visits, &rank->visit, due_ns);
     }
 }
 
@@ -628,7 +584,15 @@ static bool go_on_turn(struct kvb_server *server)
             return false;
         }
         if (!server->due_at) {
-            choose_replays(server);
+            /* At most kvb_max_replays_at_once run in the process, because each slows down its
+             * engine.  A stream whose replay is wanted or runs is due in every round. */
+            server->replays = (struct kvb_replay_turns){ .proofs = { .count = 0 } };
+            for (struct kvb_visit *at = server->due; at; at = at->then) {
+                rank = rank_of(at);
+                if (server->now_ns >= rank->replay_due_ns) {
+                    kvb_replay_turns_offer(&server->replays, rank, rank->stream, server->now_ns);
+                }
+            }
             server->phase = KVB_TURN_REPLAYS;
             return false;
         }
@@ -729,7 +693,7 @@ struct kvb_action *kvb_serve_next(struct kvb_server *server)
     bool asks = false;
 
     if (is_answered(server, KVB_DO_OUTPUT)) {
-        take_output(server);
+        follow_output(server);
     }
     while (!asks && server->phase != KVB_TURN_OVER) {
         asks = server->run.phase != KVB_RUN_OVER ? go_on_run(server)

@@ -25,39 +25,16 @@ static void begin_second(struct kvb_share *share, uint64_t now_ns, uint64_t othe
     share->others = others;
 }
 
-static void count_second(struct kvb_share *share, uint64_t now_ns, uint64_t others)
-{
-    const uint64_t passed_ns = now_ns - share->second_ns;
-    const bool is_over = others > share->others && share->used_ns > passed_ns / share_divisor;
-
-    share->over_seconds = is_over ? share->over_seconds + 1 : 0;
-    share->cooldown_seconds = is_over ? 0 : share->cooldown_seconds + 1;
-    if (share->cooldown_seconds >= forgiven_after_seconds) {
-        share->quarantines = (struct kvb_backoff){ 0 };
-    }
-    begin_second(share, now_ns, others);
-}
-
-static void quarantine(struct kvb_share *share, uint64_t now_ns)
-{
-    share->until_ns = now_ns + kvb_backoff_fail(&share->quarantines, &of_quarantines, now_ns);
-}
-
-static void release(struct kvb_share *share, uint64_t now_ns, uint64_t others)
-{
-    share->until_ns = 0;
-    share->over_seconds = 0;
-    share->cooldown_seconds = 0;
-    begin_second(share, now_ns, others);
-}
-
 enum kvb_share_verdict kvb_share_classify(struct kvb_share *share, uint64_t now_ns, uint64_t others)
 {
     if (kvb_share_is_quarantined(share)) {
         if (now_ns < share->until_ns) {
             return KVB_SHARE_GO_ON;
         }
-        release(share, now_ns, others);
+        share->until_ns = 0;
+        share->over_seconds = 0;
+        share->cooldown_seconds = 0;
+        begin_second(share, now_ns, others);
         return KVB_SHARE_RELEASE;
     }
     if (share->second_ns == 0) {
@@ -66,12 +43,20 @@ enum kvb_share_verdict kvb_share_classify(struct kvb_share *share, uint64_t now_
     if (now_ns < share->second_ns + second_ns) {
         return KVB_SHARE_GO_ON;
     }
+    /* A second is over.  While nobody else was served, nobody had to wait. */
     const unsigned patience =
         share->quarantines.pause_ns > 0 ? next_patience_seconds : first_patience_seconds;
-    count_second(share, now_ns, others);
+    const bool is_over =
+        others > share->others && share->used_ns > (now_ns - share->second_ns) / share_divisor;
+    share->over_seconds = is_over ? share->over_seconds + 1 : 0;
+    share->cooldown_seconds = is_over ? 0 : share->cooldown_seconds + 1;
+    if (share->cooldown_seconds >= forgiven_after_seconds) {
+        share->quarantines = (struct kvb_backoff){ 0 };
+    }
+    begin_second(share, now_ns, others);
     if (share->over_seconds < patience) {
         return KVB_SHARE_GO_ON;
     }
-    quarantine(share, now_ns);
+    share->until_ns = now_ns + kvb_backoff_fail(&share->quarantines, &of_quarantines, now_ns);
     return KVB_SHARE_QUARANTINE;
 }

@@ -15,27 +15,20 @@ enum { blocks_to_fill = 16 };
 
 /* ---- The metrics page ---- */
 
-/* vLLM counts the tokens of prompts that it did not find in its cache, and so stores; SGLang has
- * a gauge of what is cached. */
-static bool count_tokens(const struct kvb_cache_signs *signs, uint64_t *out_tokens)
-{
-    if (signs->has_prefix) {
-        *out_tokens = signs->prefix.queried_tokens - signs->prefix.cached_tokens;
-    } else if (signs->has_occupancy) {
-        *out_tokens = signs->evictable_tokens + signs->used_tokens;
-    }
-    return signs->has_prefix || signs->has_occupancy;
-}
-
 void kvb_silence_read_page(
     struct kvb_silence_page *page, const struct kvb_cache_signs *signs, uint64_t batches,
     uint32_t block_size, uint64_t now_ns)
 {
-    uint64_t tokens = 0;
     const bool was_read = page->is_read;
+    /* vLLM counts the tokens of prompts that it did not find in its cache, and so stores; SGLang
+     * has a gauge of what is cached. */
+    const uint64_t tokens = signs->has_prefix
+                                ? signs->prefix.queried_tokens - signs->prefix.cached_tokens
+                            : signs->has_occupancy ? signs->evictable_tokens + signs->used_tokens
+                                                   : 0;
 
     page->is_caching_off = signs->is_prefix_caching_off;
-    page->is_read = count_tokens(signs, &tokens);
+    page->is_read = signs->has_prefix || signs->has_occupancy;
     if (!was_read || !page->is_read || batches != page->batches || tokens < page->tokens) {
         page->batches = batches;
         page->tokens = tokens;

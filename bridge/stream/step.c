@@ -54,20 +54,11 @@ static kvb_status go_on_from(
     return kvb_stream_apply(step, arrival);
 }
 
-static void count_gap(struct kvb_stream *stream, const struct stream_arrival *arrival)
-{
-    /* how many came before the first is not known: some engines count from a clock */
-    const uint64_t missed = stream->has_last ? arrival->seq - stream->last_seq - 1 : 0;
-
-    stream->counters.gaps++;
-    stream->counters.batches_missed += missed < max_counted_missed ? missed : max_counted_missed;
-}
-
 static kvb_status apply_buffered_as_suffix(struct stream_step *step, enum kvb_stream_reason cause);
 
 /* Buffers a live batch until the replay ends.  When the buffer is full the replay is given up:
  * the buffered batches become the beginning of a new list. */
-static kvb_status hold_batch(struct stream_step *step, const struct stream_arrival *arrival)
+static kvb_status buffer_batch(struct stream_step *step, const struct stream_arrival *arrival)
 {
     struct kvb_stream *stream = step->stream;
 
@@ -94,58 +85,34 @@ static kvb_status hold_batch(struct stream_step *step, const struct stream_arriv
                               : go_on_from(step, arrival, kind, KVB_REASON_GONE);
 }
 
-/* The first odd batch causes a request at once.  Later ones are rate-limited, because an engine
- * may repeat many old numbers. */
-static void ration_odd(struct kvb_stream *stream, uint64_t now_ns)
-{
-    struct replay *replay = &stream->replay;
-    const uint64_t next_ns = stream->odd_ns > 0 ? stream->odd_ns + odd_every_ns : 0;
-
-    if (replay->not_before_ns < next_ns) {
-        replay->not_before_ns = next_ns;
-    }
-    stream->odd_ns = next_ns > now_ns ? next_ns : now_ns;
-}
-
-/* Buffers a live batch until the unfinished one is applied.  When the buffer is full the batch is
- * dropped: the next batch, or a probe, shows the gap. */
-static void hold_behind(struct kvb_stream *stream, const struct stream_arrival *arrival)
-{
-    const struct replay *replay = &stream->replay;
-    const bool waits_for_replay =
-        replay_is_in_flight(replay) || (replay->phase == replay_wanted && !replay_is_probe(replay));
-
-    if (kvb_reorder_buffer_add(
-            &stream->reorder_buffer, arrival->seq, arrival->fingerprint, arrival->batch) !=
-        KVB_OK) {
-        stream->counters.buffer_refused++;
-        return;
-    }
-    if (!waits_for_replay && stream->drain == drain_nothing) {
-        stream->drain = drain_what_follows;
-    }
-}
-
-static kvb_status take_live(struct stream_step *step, const struct stream_arrival *arrival)
+static kvb_status on_live(struct stream_step *step, const struct stream_arrival *arrival)
 {
     struct kvb_stream *stream = step->stream;
+    struct replay *replay = &stream->replay;
+    const uint64_t now_ns = step->in->now_ns;
+    const bool waits_for_replay =
+        replay_is_in_flight(replay) || (replay->phase == replay_wanted && !replay_is_probe(replay));
 
     if (!link_is_connected(stream->link) && stream->options.has_replay) {
         return KVB_OK; /* its incarnation is unknown; the replay after the next UP brings it */
     }
-    stream->received_ns = step->in->now_ns;
-    stream->silent_ns = step->in->now_ns;
+    stream->received_ns = now_ns;
+    stream->silent_ns = now_ns;
     kvb_stream_settle_tail(stream, arrival->seq);
     if (stream->unfinished.is_there) {
-        hold_behind(stream, arrival);
+        /* Behind the unfinished batch.  When the buffer is full this one is dropped: the next
+         * batch, or a probe, shows the gap. */
+        const bool is_buffered = kvb_reorder_buffer_add(
+                                     &stream->reorder_buffer, arrival->seq, arrival->fingerprint,
+                                     arrival->batch) == KVB_OK;
+        stream->counters.buffer_refused += !is_buffered;
+        if (is_buffered && !waits_for_replay && stream->drain == drain_nothing) {
+            stream->drain = drain_what_follows;
+        }
         return KVB_OK;
     }
-    if (replay_is_in_flight(&stream->replay) ||
-        (stream->replay.phase == replay_wanted && !replay_is_probe(&stream->replay))) {
-        return hold_batch(step, arrival);
-    }
-    if (stream->drain != drain_nothing) {
-        return hold_batch(step, arrival);
+    if (waits_for_replay || stream->drain != drain_nothing) {
+        return buffer_batch(step, arrival);
     }
     const enum batch_kind kind = classify_batch(stream, arrival);
     switch (kind) {
@@ -155,9 +122,14 @@ static kvb_status take_live(struct stream_step *step, const struct stream_arriva
         stream->counters.duplicates++;
         kvb_stream_note_fingerprint(stream, arrival, true);
         return KVB_OK;
-    case batch_ahead:
-        count_gap(stream, arrival);
+    case batch_ahead: {
+        /* how many came before the first is not known: some engines count from a clock */
+        const uint64_t missed = stream->has_last ? arrival->seq - stream->last_seq - 1 : 0;
+        stream->counters.gaps++;
+        stream->counters.batches_missed +=
+            missed < max_counted_missed ? missed : max_counted_missed;
         break;
+    }
     case batch_broken:
     case batch_odd:
         break;
@@ -165,19 +137,23 @@ static kvb_status take_live(struct stream_step *step, const struct stream_arriva
     if (!stream->options.has_replay) {
         return go_on_from(step, arrival, kind, KVB_REASON_GONE);
     }
-    stream->replay.unproductive_rounds = 0;
-    stream->replay.applied = 0;
+    replay->unproductive_rounds = 0;
+    replay->applied = 0;
     kvb_stream_want_replay(step, false);
     if (kind == batch_odd) {
-        ration_odd(stream, step->in->now_ns);
+        /* The first odd batch causes a request at once.  Later ones are rate-limited, because an
+         * engine may repeat many old numbers. */
+        const uint64_t next_ns = stream->odd_ns > 0 ? stream->odd_ns + odd_every_ns : 0;
+        replay->not_before_ns = replay->not_before_ns > next_ns ? replay->not_before_ns : next_ns;
+        stream->odd_ns = next_ns > now_ns ? next_ns : now_ns;
     }
-    return hold_batch(step, arrival);
+    return buffer_batch(step, arrival);
 }
 
 /* ---- The replay's replies ---- */
 
 /* The engine has no batch before number 1. */
-static void take_one_as_first(struct kvb_stream *stream)
+static void accept_one_as_first(struct kvb_stream *stream)
 {
     stream->history = history_whole;
     stream->cause = KVB_REASON_NONE;
@@ -187,26 +163,29 @@ static void take_one_as_first(struct kvb_stream *stream)
 /* The first reply to a request from the beginning: the list begins here. */
 static kvb_status begin_with(struct stream_step *step, const struct stream_arrival *arrival)
 {
-    if (step->stream->has_last) {
+    struct kvb_stream *stream = step->stream;
+    struct replay *replay = &stream->replay;
+
+    if (stream->has_last) {
         KVB_TRY(kvb_stream_restart_list(step, KVB_REASON_GONE)); /* a full replay of a known list */
     }
-    if (step->stream->origin == origin_found) {
-        step->stream->origin = origin_unknown; /* until it brings a batch that came live */
+    if (stream->origin == origin_found) {
+        stream->origin = origin_unknown; /* until it brings a batch that came live */
     }
-    step->stream->replay.applied++;
-    step->stream->replay.is_proven = true;
-    step->stream->replay.purpose = replay_for_history; /* it is loading: the state changes */
-    step->stream->replay.keeps_state = false;
-    step->stream->history = history_part; /* unless it is the base: apply looks */
-    step->stream->cause = KVB_REASON_GONE;
-    step->stream->one_at_seq = 0;
-    if (arrival->seq == 1 && step->stream->was_empty &&
-        step->stream->first_number != first_is_zero) {
-        take_one_as_first(step->stream); /* it published nothing before */
-    } else if (arrival->seq == 1 && step->stream->first_number != first_is_zero) {
-        step->stream->history = history_from_one;
-        if (step->stream->first_number == first_unknown) {
-            step->stream->first_number = first_may_be_one;
+    replay->applied++;
+    replay->is_proven = true;
+    replay->purpose = replay_for_history; /* it is loading: the state changes */
+    replay->keeps_state = false;
+    stream->history = history_part; /* unless it is the base: apply looks */
+    stream->cause = KVB_REASON_GONE;
+    stream->one_at_seq = 0;
+    if (arrival->seq == 1 && stream->first_number != first_is_zero) {
+        if (stream->was_empty) {
+            accept_one_as_first(stream); /* it published nothing before */
+        } else {
+            stream->history = history_from_one;
+            stream->first_number =
+                stream->first_number == first_unknown ? first_may_be_one : stream->first_number;
         }
     }
     return kvb_stream_apply(step, arrival);
@@ -214,7 +193,7 @@ static kvb_status begin_with(struct stream_step *step, const struct stream_arriv
 
 /* The replay lacks a batch that came live, and never contained one: its replies come from another
  * engine.  A list that contains any of them restarts, from live batches alone. */
-static kvb_status take_foreign(struct stream_step *step)
+static kvb_status give_up_foreign(struct stream_step *step)
 {
     struct kvb_stream *stream = step->stream;
     const bool stands = replay_is_probe(&stream->replay) && !stream->list.lists_replayed;
@@ -248,15 +227,6 @@ static bool is_foreign(const struct kvb_stream *stream)
             kvb_fingerprints_is_live(&stream->fingerprints, stream->last_seq));
 }
 
-/* The engine's buffer has wrapped past the first requested batch.  If a live batch follows that
- * one directly, nothing was lost and nothing is proven: the next probe compares a newer batch. */
-static bool is_overtaken(const struct kvb_stream *stream)
-{
-    const struct kvb_reordered_batch *oldest = kvb_reorder_buffer_oldest(&stream->reorder_buffer);
-
-    return replay_is_probe(&stream->replay) && oldest && oldest->seq == stream->last_seq + 1;
-}
-
 /* The engine no longer keeps the first requested batch, or another incarnation began with this
  * batch: in both cases the reply is the engine's whole buffer. */
 static kvb_status begin_history(struct stream_step *step, const struct stream_arrival *arrival)
@@ -266,24 +236,8 @@ static kvb_status begin_history(struct stream_step *step, const struct stream_ar
     return begin_with(step, arrival);
 }
 
-static kvb_status take_wrapped(struct stream_step *step, const struct stream_arrival *arrival)
-{
-    struct kvb_stream *stream = step->stream;
-
-    if (is_overtaken(stream)) {
-        step->out->drops_replay = true;
-        stream->replay = (struct replay){ 0 };
-        stream->drain = drain_what_follows;
-        return KVB_OK;
-    }
-    if (stream->origin == origin_foreign) {
-        return take_foreign(step);
-    }
-    return begin_history(step, arrival);
-}
-
 /* Another incarnation of the engine replies, or the engine restarted during the replay. */
-static kvb_status take_new_incarnation(struct stream_step *step)
+static kvb_status replay_new_incarnation(struct stream_step *step)
 {
     KVB_TRY(kvb_stream_begin_incarnation(step, KVB_REASON_REPLAYING));
     kvb_reorder_buffer_clear(&step->stream->reorder_buffer);
@@ -306,29 +260,12 @@ static void note_repeated(struct kvb_stream *stream, const struct stream_arrival
     }
 }
 
-/* The first reply to a request from batch 1 on shows whether the engine's buffer has ever dropped a
- * batch. */
-static void note_first(struct kvb_stream *stream, uint64_t seq)
-{
-    if (stream->replay.purpose != replay_for_first) {
-        return;
-    }
-    if (stream->first_number == first_may_be_one) {
-        stream->first_number = first_unknown;
-    }
-    if (stream->history == history_from_one) { /* the question is settled */
-        stream->history = history_part;
-        if (seq == 1) {
-            take_one_as_first(stream);
-        }
-    }
-}
-
 /* The first reply must have the same bytes as the first requested batch.  If the engine's buffer
  * has wrapped past that one, a newer applied batch proves the same. */
-static kvb_status take_first_reply(struct stream_step *step, const struct stream_arrival *arrival)
+static kvb_status on_first_reply(struct stream_step *step, const struct stream_arrival *arrival)
 {
     struct kvb_stream *stream = step->stream;
+    const struct kvb_reordered_batch *oldest = kvb_reorder_buffer_oldest(&stream->reorder_buffer);
     struct replay *replay = &stream->replay;
 
     replay->phase = replay_answering;
@@ -336,7 +273,18 @@ static kvb_status take_first_reply(struct stream_step *step, const struct stream
         return begin_with(step, arrival);
     }
     if (kvb_fingerprints_match(&stream->fingerprints, arrival->seq, arrival->fingerprint)) {
-        note_first(stream, arrival->seq);
+        if (replay->purpose == replay_for_first) {
+            /* Whether it is batch 1 shows if the engine's buffer has ever dropped a batch. */
+            if (stream->first_number == first_may_be_one) {
+                stream->first_number = first_unknown;
+            }
+            if (stream->history == history_from_one) { /* the question is settled */
+                stream->history = history_part;
+                if (arrival->seq == 1) {
+                    accept_one_as_first(stream);
+                }
+            }
+        }
         note_repeated(stream, arrival);
         return KVB_OK; /* the newest batch is proven: only missed batches follow */
     }
@@ -344,33 +292,27 @@ static kvb_status take_first_reply(struct stream_step *step, const struct stream
     const bool is_known = replay_is_walk(replay) && arrival->seq <= stream->last_seq;
     if (arrival->seq == replay->from || is_known) {
         if (is_foreign(stream)) {
-            return take_foreign(step);
+            return give_up_foreign(step);
         }
         if (kvb_stream_is_base(arrival)) {
             return begin_history(step, arrival);
         }
         stream->full_ns = 0; /* another publisher: it was asked for no full replay yet */
-        return take_new_incarnation(step);
+        return replay_new_incarnation(step);
     }
-    return take_wrapped(step, arrival);
-}
-
-/* A number is missing inside the replay.  Right after the first requested batch, the engine
- * itself lacks it; further on, the reply was cut: request again. */
-static kvb_status take_reply_hole(struct stream_step *step, const struct stream_arrival *arrival)
-{
-    struct kvb_stream *stream = step->stream;
-    struct replay *replay = &stream->replay;
-
-    if (replay->applied > 0 && kvb_stream_want_missing(step)) {
+    /* The engine's buffer has wrapped past the first requested batch.  If a live batch follows that
+     * one directly, nothing was lost and nothing is proven: the next probe compares a newer batch.
+     */
+    if (replay_is_probe(replay) && oldest && oldest->seq == stream->last_seq + 1) {
+        step->out->drops_replay = true;
+        stream->replay = (struct replay){ 0 };
+        stream->drain = drain_what_follows;
         return KVB_OK;
     }
-    KVB_TRY(kvb_stream_restart_list(step, KVB_REASON_HOLE));
-    replay->applied++;
-    return kvb_stream_apply(step, arrival);
+    return stream->origin == origin_foreign ? give_up_foreign(step) : begin_history(step, arrival);
 }
 
-static kvb_status take_reply_batch(struct stream_step *step, const struct stream_arrival *arrival)
+static kvb_status on_reply(struct stream_step *step, const struct stream_arrival *arrival)
 {
     struct kvb_stream *stream = step->stream;
     struct replay *replay = &stream->replay;
@@ -385,10 +327,10 @@ static kvb_status take_reply_batch(struct stream_step *step, const struct stream
         replay->deadline_ns = step->in->now_ns + next_reply_ns;
     }
     if (!replay_has_answered(replay)) {
-        return take_first_reply(step, arrival);
+        return on_first_reply(step, arrival);
     }
     if (!replay->is_proven && kind != batch_duplicate) {
-        return take_new_incarnation(step); /* its last batches are not those that were applied */
+        return replay_new_incarnation(step); /* its last batches are not those that were applied */
     }
     switch (kind) {
     case batch_next:
@@ -403,11 +345,18 @@ static kvb_status take_reply_batch(struct stream_step *step, const struct stream
         note_repeated(stream, arrival);
         return KVB_OK;
     case batch_ahead:
-        return take_reply_hole(step, arrival);
+        /* A number is missing inside the replay.  Right after the first requested batch, the engine
+         * itself lacks it; further on, the reply was cut: request again. */
+        if (replay->applied > 0 && kvb_stream_want_missing(step)) {
+            return KVB_OK;
+        }
+        KVB_TRY(kvb_stream_restart_list(step, KVB_REASON_HOLE));
+        replay->applied++;
+        return kvb_stream_apply(step, arrival);
     case batch_odd:
         break;
     }
-    return take_new_incarnation(step); /* it restarted meanwhile */
+    return replay_new_incarnation(step); /* it restarted meanwhile */
 }
 
 /* ---- The replay's end ---- */
@@ -428,8 +377,8 @@ static void drop_oldest_buffered(struct kvb_stream *stream)
 
 /* The oldest buffered batch does not follow, or is undecodable: request again, or restart the
  * list with it. */
-static kvb_status take_buffered_misfit(
-    struct stream_step *step, const struct stream_arrival *arrival, enum batch_kind kind)
+static kvb_status
+resolve_misfit(struct stream_step *step, const struct stream_arrival *arrival, enum batch_kind kind)
 {
     /* Its bytes differ from a replay that may be another engine's: only a few more rounds are
      * made. */
@@ -453,12 +402,6 @@ static bool is_left_behind(
 
     return kind == batch_odd && replay_has_answered(replay) && replay->buffered_before > 0 &&
            (replay->is_verified || !oldest->is_readable);
-}
-
-/* True when a replay was requested after the broken batch came: the engine has no readable copy. */
-static bool is_beyond_repair(const struct kvb_stream *stream, enum batch_kind kind)
-{
-    return kind == batch_broken && stream->replay.buffered_before > 0;
 }
 
 /* The oldest buffered batch; NULL when there is none, or this step may do no more work. */
@@ -485,9 +428,12 @@ static kvb_status apply_buffered(struct stream_step *step)
         const struct stream_arrival arrival = buffered_arrival(oldest);
         const enum batch_kind kind = classify_batch(stream, &arrival);
         const bool is_old = kind == batch_duplicate || is_left_behind(stream, oldest, kind);
-        const bool is_next = kind == batch_next || is_beyond_repair(stream, kind);
+        /* A replay that was requested after a broken batch came shows that there is no good copy.
+         */
+        const bool is_next =
+            kind == batch_next || (kind == batch_broken && stream->replay.buffered_before > 0);
         if (!is_old && !is_next) {
-            KVB_TRY(take_buffered_misfit(step, &arrival, kind));
+            KVB_TRY(resolve_misfit(step, &arrival, kind));
             continue;
         }
         stream->counters.duplicates += is_old;
@@ -527,15 +473,6 @@ static kvb_status apply_buffered_as_suffix(struct stream_step *step, enum kvb_st
     return KVB_OK;
 }
 
-/* Applies the next slice. */
-static kvb_status go_on_draining(struct stream_step *step)
-{
-    const struct kvb_stream *stream = step->stream;
-
-    return stream->drain == drain_everything ? apply_buffered_as_suffix(step, stream->drain_cause)
-                                             : apply_buffered(step);
-}
-
 /* True when the connection that delivered the last batch is still open, and no later batch is of
  * another incarnation. */
 static bool is_same_process(const struct kvb_stream *stream)
@@ -551,18 +488,6 @@ static bool is_same_process(const struct kvb_stream *stream)
     return stream->last_connection == stream->connections;
 }
 
-/* The replay was requested from an applied batch and contains none.  The engine's buffer has no
- * room, or another engine replies; is_foreign() tells the latter.  The list stays unproven. */
-static kvb_status take_end_alone(struct stream_step *step)
-{
-    if (is_foreign(step->stream)) {
-        return take_foreign(step);
-    }
-    step->stream->is_unproven = true;
-    kvb_stream_back_off(step);
-    return apply_buffered(step);
-}
-
 /* True when the END shows that no batch follows.  An END comes after a cut reply, too.  So a replay
  * that brought new batches, or only those of a reconnection's proof, is requested once more. */
 static bool is_tail_seen(const struct kvb_stream *stream)
@@ -576,7 +501,7 @@ static bool is_tail_seen(const struct kvb_stream *stream)
 }
 
 /* NOLINTBEGIN(readability-function-cognitive-complexity): what an end means, case by case */
-static kvb_status take_replay_end(struct stream_step *step)
+static kvb_status on_replay_end(struct stream_step *step)
 {
     struct kvb_stream *stream = step->stream;
     struct replay *replay = &stream->replay;
@@ -590,14 +515,22 @@ static kvb_status take_replay_end(struct stream_step *step)
     stream->counters.replays_completed++;
     stream->unanswered = (struct kvb_backoff){ 0 };
     stream->is_unproven = false;
-    if (!has_answered && !replay_is_full(replay) &&
-        (is_foreign(stream) || is_same_process(stream))) {
-        return take_end_alone(step);
+    if (!has_answered && !replay_is_full(replay)) {
+        /* It was requested from an applied batch, and the END came alone: another engine replies,
+         * or this one's buffer has no room, and the list stays unproven. */
+        if (is_foreign(stream)) {
+            return give_up_foreign(step);
+        }
+        if (is_same_process(stream)) {
+            stream->is_unproven = true;
+            kvb_stream_back_off(step);
+            return apply_buffered(step);
+        }
     }
     if (!replay->is_proven && !replay_is_full(replay)) {
         /* It does not have the last of our batches: another incarnation, shorter than ours. */
         stream->full_ns = 0;
-        return take_new_incarnation(step);
+        return replay_new_incarnation(step);
     }
     if (!has_answered && !stream->has_last) {
         stream->cause = KVB_REASON_NO_BASE; /* it has published nothing yet, or keeps nothing */
@@ -649,19 +582,6 @@ static kvb_status finish_applying(struct stream_step *step)
     return KVB_OK;
 }
 
-/* After a reconnection.  The unfinished batch was received completely and is applied to its end.
- * If the list began with it, or no replay can prove it, the list restarts. */
-static kvb_status settle_unfinished(struct stream_step *step)
-{
-    struct kvb_stream *stream = step->stream;
-
-    if (!stream->unfinished.is_there || (stream->has_last && stream->options.has_replay)) {
-        return KVB_OK;
-    }
-    kvb_stream_drop_unfinished(stream);
-    return kvb_stream_begin_incarnation(step, KVB_REASON_GONE);
-}
-
 /* ---- Time, connection ---- */
 
 /* The missing batches do not come, or not soon: the buffered ones are applied, and the missing
@@ -681,7 +601,7 @@ static kvb_status go_on_without(struct stream_step *step)
 
 /* No reply in time.  Missing batches are given up; if none were missing, the list stays,
  * unproven. */
-static kvb_status take_replay_failure(struct stream_step *step)
+static kvb_status fail_replay(struct stream_step *step)
 {
     struct kvb_stream *stream = step->stream;
     const bool was_probe = replay_is_probe(&stream->replay);
@@ -700,7 +620,7 @@ static kvb_status take_replay_failure(struct stream_step *step)
 /* The replies ended without END: an engine that writes faster than its socket sends drops some,
  * or the receive limit was reached.  The received batches are proven, the rest is requested
  * again. */
-static kvb_status take_replay_cut(struct stream_step *step)
+static kvb_status on_replay_cut(struct stream_step *step)
 {
     const struct replay *replay = &step->stream->replay;
 
@@ -708,20 +628,10 @@ static kvb_status take_replay_cut(struct stream_step *step)
         (replay_has_answered(replay) && kvb_stream_want_missing(step))) {
         return KVB_OK;
     }
-    return take_replay_failure(step);
+    return fail_replay(step);
 }
 
-/* Without a replay nothing can prove the list of an engine that may have restarted. */
-static kvb_status settle_suspicion(struct stream_step *step)
-{
-    struct kvb_stream *stream = step->stream;
-    const bool is_lost = stream->is_restart_suspected && stream->has_last;
-
-    stream->is_restart_suspected = false;
-    return is_lost ? kvb_stream_begin_incarnation(step, KVB_REASON_GONE) : KVB_OK;
-}
-
-static kvb_status take_tick(struct stream_step *step)
+static kvb_status on_tick(struct stream_step *step)
 {
     struct kvb_stream *stream = step->stream;
     const struct replay *replay = &stream->replay;
@@ -731,19 +641,25 @@ static kvb_status take_tick(struct stream_step *step)
         return go_on_applying(step);
     }
     if (replay_is_in_flight(replay) && now_ns >= replay->deadline_ns) {
-        return take_replay_cut(step);
+        return on_replay_cut(step);
     }
     if (kvb_stream_is_put_off(stream, now_ns)) {
         return go_on_without(step);
     }
-    if (stream->drain != drain_nothing) {
-        return go_on_draining(step);
+    if (stream->drain == drain_everything) {
+        return apply_buffered_as_suffix(step, stream->drain_cause);
+    }
+    if (stream->drain == drain_what_follows) {
+        return apply_buffered(step);
     }
     if (stream->origin == origin_found && stream->looked_ns == 0) {
         stream->looked_ns = now_ns; /* found without a walk: the next walk is a minute away */
     }
     if (!stream->options.has_replay) {
-        return settle_suspicion(step);
+        /* Nothing can prove the list of an engine that may have restarted. */
+        const bool is_lost = stream->is_restart_suspected && stream->has_last;
+        stream->is_restart_suspected = false;
+        return is_lost ? kvb_stream_begin_incarnation(step, KVB_REASON_GONE) : KVB_OK;
     }
     const bool is_busy = replay_is_in_flight(replay) || replay->phase == replay_wanted;
     if (link_is_connected(stream->link) && !is_busy &&
@@ -753,10 +669,16 @@ static kvb_status take_tick(struct stream_step *step)
     return KVB_OK;
 }
 
-static kvb_status take_up(struct stream_step *step)
+static kvb_status on_up(struct stream_step *step)
 {
     struct kvb_stream *stream = step->stream;
 
+    /* The unfinished batch was received completely, and is applied to its end.  But if the list
+     * began with it, or no replay can prove it, the list restarts. */
+    if (stream->unfinished.is_there && !(stream->has_last && stream->options.has_replay)) {
+        kvb_stream_drop_unfinished(stream);
+        KVB_TRY(kvb_stream_begin_incarnation(step, KVB_REASON_GONE));
+    }
     const bool is_unproved = !stream->options.has_replay && stream->has_last;
 
     stream->connections++;
@@ -774,7 +696,7 @@ static kvb_status take_up(struct stream_step *step)
     return is_unproved ? kvb_stream_begin_incarnation(step, KVB_REASON_GONE) : KVB_OK;
 }
 
-static kvb_status take_down(struct stream_step *step)
+static kvb_status on_down(struct stream_step *step)
 {
     struct kvb_stream *stream = step->stream;
 
@@ -792,7 +714,7 @@ static kvb_status take_down(struct stream_step *step)
 /* What came meanwhile waits in libzmq or in the network, and the monitor may not have reported yet
  * that the engine has gone.  A list that may be EXACT is not before the engine's own replay, asked
  * for after the pause, shows where the engine is. */
-static kvb_status take_pause(struct stream_step *step)
+static kvb_status on_pause(struct stream_step *step)
 {
     struct kvb_stream *stream = step->stream;
 
@@ -808,7 +730,7 @@ static kvb_status take_pause(struct stream_step *step)
     return KVB_OK;
 }
 
-static kvb_status take_input(struct stream_step *step)
+static kvb_status handle_input(struct stream_step *step)
 {
     const struct stream_arrival arrival = { .seq = step->in->seq,
                                             .fingerprint = step->in->fingerprint,
@@ -816,25 +738,24 @@ static kvb_status take_input(struct stream_step *step)
 
     switch (step->in->kind) {
     case KVB_INPUT_UP:
-        KVB_TRY(settle_unfinished(step));
-        return take_up(step);
+        return on_up(step);
     case KVB_INPUT_DOWN:
-        return take_down(step);
+        return on_down(step);
     case KVB_INPUT_LIVE:
-        return take_live(step, &arrival);
+        return on_live(step, &arrival);
     case KVB_INPUT_REPLAY:
         KVB_TRY(finish_applying(step));
-        return take_reply_batch(step, &arrival);
+        return on_reply(step, &arrival);
     case KVB_INPUT_REPLAY_END:
         KVB_TRY(finish_applying(step));
-        return take_replay_end(step);
+        return on_replay_end(step);
     case KVB_INPUT_REPLAY_CUT:
         KVB_TRY(finish_applying(step));
-        return take_replay_cut(step);
+        return on_replay_cut(step);
     case KVB_INPUT_PAUSE:
-        return take_pause(step);
+        return on_pause(step);
     case KVB_INPUT_TICK:
-        return take_tick(step);
+        return on_tick(step);
     }
     return KVB_OK;
 }
@@ -847,7 +768,7 @@ static kvb_status take_input(struct stream_step *step)
 
     kvb_router_batch_reset(&output->events);
     output->drops_replay = false;
-    const kvb_status status = take_input(&step);
+    const kvb_status status = handle_input(&step);
     output->is_changed = kvb_stream_describe(stream);
     output->has_more = stream->drain != drain_nothing || stream->unfinished.is_there;
     kvb_stream_sign(stream, &output->events);

@@ -22,7 +22,7 @@ kvb_status kvb_stream_new(const struct kvb_stream_options *options, struct kvb_s
     }
     stream->options = *options;
     stream->options.mirror.lora_name = NULL; /* the mirror has its own copy */
-    stream->reorder_buffer.max_bytes = options->max_held_bytes;
+    stream->reorder_buffer.max_bytes = options->max_buffered_bytes;
     stream->cause = KVB_REASON_CONNECTING;
     kvb_stream_next_epoch(stream, 1);
     (void)kvb_stream_describe(stream);
@@ -181,13 +181,6 @@ static bool is_store(const struct kvb_stream *stream)
     return stream->options.is_store || stream->has_objects;
 }
 
-/* Mooncake's master evicts objects, and loses those of a client that went away, without an event.
- * The removals that it publishes are those that somebody requested, so they prove nothing. */
-static bool is_unproven_store(const struct kvb_stream *stream)
-{
-    return is_store(stream) && stream->options.offload_removals != KVB_OFFLOAD_COMPLETE;
-}
-
 static unsigned when(bool holds, enum verdict_row row)
 {
     return (unsigned)holds << row;
@@ -238,6 +231,7 @@ speculation_of(const struct kvb_stream *stream, enum kvb_speculation_source *out
 {
     enum kvb_speculation_source open = KVB_SPECULATION_OF_NOTHING;
 
+    /* Who configures it knows it. */
     if (stream->options.speculative_drop != KVB_DROP_DETECT) {
         *out_source = KVB_SPECULATION_OF_CONFIG;
         return stream->options.speculative_drop > 0 ? KVB_SPECULATION_DROPS : KVB_SPECULATION_KEEPS;
@@ -355,6 +349,11 @@ void kvb_stream_state(
         stream->history != history_whole && stream->cause == KVB_REASON_REPLAY_FAILED;
     const struct kvb_mirror_counts *counts = kvb_mirror_count(stream->mirror);
     const bool is_unrooted = counts->unrooted + counts->unplaced > 0;
+    /* Mooncake's master evicts objects, and loses those of a client that went away, without an
+     * event. The removals that it publishes are those that somebody requested, so they prove
+     * nothing. */
+    const bool is_unproven_store =
+        is_store(stream) && stream->options.offload_removals != KVB_OFFLOAD_COMPLETE;
     const unsigned holds =
         when(stream->link == link_new || stream->link == link_restored, row_connecting) |
         when(stream->link == link_away, row_away) |
@@ -364,8 +363,8 @@ void kvb_stream_state(
         when(stream->list.has_unknown_event, row_unknown_event) |
         when(kvb_mirror_has_odd_groups(stream->mirror) || has_hidden_pools(stream), row_groups) |
         when(stream->life.has_misfit, row_misfit) |
-        when(stream->silence != KVB_REASON_NONE, row_silent) |
-        when(is_unproven_store(stream), row_store) | when(stream->life.has_reset, row_reset) |
+        when(stream->silence != KVB_REASON_NONE, row_silent) | when(is_unproven_store, row_store) |
+        when(stream->life.has_reset, row_reset) |
         when(stream->life.is_ambiguous || stream->life.has_hashes_of_pages, row_ambiguous) |
         when(stream->life.lacks_salts && !stream->options.is_without_salts, row_salts) |
         when(is_speculation_open(stream), row_speculation) |
@@ -411,6 +410,7 @@ static void describe_windows(const struct kvb_stream *stream, struct kvb_heartbe
     struct kvb_window_rule *rules = beat->windows;
     const bool has_full = kvb_mirror_has_full(mirror);
 
+    /* Each kind of window has its rule, and its own share of the drop. */
     beat->window_count = kvb_mirror_windows(mirror, rules);
     for (size_t i = 0; i < beat->window_count; i++) {
         const uint32_t numbers = kvb_mirror_window_groups(mirror, (unsigned)i);
@@ -430,13 +430,6 @@ static void describe_windows(const struct kvb_stream *stream, struct kvb_heartbe
     }
 }
 
-static bool has_same_shapes(const struct stream_description *a, const struct stream_description *b)
-{
-    return a->windows == b->windows && a->has_full == b->has_full &&
-           a->shape_count == b->shape_count && a->shape.block_size == b->shape.block_size &&
-           a->shape.lookahead == b->shape.lookahead && a->is_paired == b->is_paired;
-}
-
 static bool
 is_same_description(const struct stream_description *a, const struct stream_description *b)
 {
@@ -444,7 +437,9 @@ is_same_description(const struct stream_description *a, const struct stream_desc
            a->has_objects == b->has_objects && a->chunk_blocks == b->chunk_blocks &&
            a->drop == b->drop &&
            memcmp(a->tier_reasons, b->tier_reasons, sizeof a->tier_reasons) == 0 &&
-           has_same_shapes(a, b);
+           a->windows == b->windows && a->has_full == b->has_full &&
+           a->shape_count == b->shape_count && a->shape.block_size == b->shape.block_size &&
+           a->shape.lookahead == b->shape.lookahead && a->is_paired == b->is_paired;
 }
 
 /* Why nothing proves the list of this tier right.  The device's is the stream's. */
@@ -455,6 +450,7 @@ static enum kvb_stream_reason tier_reason(const struct kvb_stream *stream, unsig
         [KVB_OFFLOAD_COMPLETE] = ~0U
     };
 
+    /* An empty list needs no proof. */
     if (tier == KVB_TIER_DEVICE || stream->is_withdrawn ||
         kvb_mirror_count(stream->mirror)->held[tier] == 0) {
         return KVB_REASON_NONE;
@@ -520,6 +516,7 @@ void kvb_stream_heartbeat(const struct kvb_stream *stream, struct kvb_heartbeat 
         .digest_seed = stream->digest_seed,
     };
 
+    /* A withdrawn list is empty for readers, whatever the mirror holds. */
     memcpy(beat.model, stream->options.model, sizeof beat.model);
     beat.names = *kvb_mirror_adapters(stream->mirror);
     memcpy(beat.shapes, counts->shapes, sizeof beat.shapes);
@@ -634,7 +631,9 @@ bool kvb_stream_note_resets(struct kvb_stream *stream, uint64_t resets, uint64_t
     const bool is_unpublished = resets > stream->life.unclaimed_clears;
     const bool is_new = is_unpublished && !stream->life.has_reset;
 
-    if (stream->cleared_ns <= asked_ns) { /* a later one may belong to the next page's resets */
+    /* Clears that came before the page was asked for are its resets'; a later one may belong to the
+     * next page's. */
+    if (stream->cleared_ns <= asked_ns) {
         stream->life.unclaimed_clears = 0;
     }
     if (is_unpublished) {
@@ -698,11 +697,6 @@ uint64_t kvb_stream_worker_id(const struct kvb_stream *stream)
 kvb_epoch kvb_stream_epoch(const struct kvb_stream *stream)
 {
     return stream->epoch;
-}
-
-uint64_t kvb_stream_last_id(const struct kvb_stream *stream)
-{
-    return stream->last_id;
 }
 
 const struct kvb_event_log *kvb_stream_log(const struct kvb_stream *stream)

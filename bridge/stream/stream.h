@@ -32,17 +32,17 @@
  * Later looks come once a minute, and compare all batches since the last look (at most 64).
  *
  *     live, seq = last + 1        apply
- *     live, seq > last + 1        gap: hold it, ask for a replay from last
- *     live, seq <= last           same hash: a duplicate; else: hold it, ask
- *     live, cannot be read        hold it, ask: the engine may have a good copy
+ *     live, seq > last + 1        gap: buffer it, ask for a replay from last
+ *     live, seq <= last           same hash: a duplicate; else: buffer it, ask
+ *     live, cannot be read        buffer it, ask: the engine may have a good copy
  *     live, not connected         drop it: the replay after UP has it
  *     quiet for 1 s, reconnected  ask (the newest batches may be lost); while it stays quiet, again
  *                                 after 1 s, from 4 s on after a quarter of the silence, <= 1 min
- *     while a replay runs         hold live batches, apply them when it ends
+ *     while a replay runs         buffer live batches, apply them when it ends
  *     reconnected, unproven       DOWN until a replay has brought the last two batches
  *     this process was stopped    SYNCING until a replay shows which batches came meanwhile
  *     asleep, cache discarded     UNVERIFIED and withdrawn until the engine clears: page_watch.h
- *     a large batch               apply a slice of it in each step; hold live batches
+ *     a large batch               apply a slice of it in each step; buffer live batches
  *
  * A loss that cannot be repaired clears the stream (a new epoch, opened by `cleared`), and it goes
  * on from there.  A list that starts empty and receives any later part of the history is a subset
@@ -50,7 +50,7 @@
  *
  * Pure: no clock, no I/O; time and randomness come with the inputs.
  * Threads: the caller locks.
- * Memory:  the mirror, 32 KiB of fingerprints, and held batches up to a limit. */
+ * Memory:  the mirror, 32 KiB of fingerprints, and buffered batches up to a limit. */
 struct kvb_stream;
 struct kvb_event_log;
 
@@ -82,7 +82,7 @@ struct kvb_stream_options {
     bool has_hidden_pools; /* as kvb_stream_note_hidden_pools() */
     enum kvb_offload_removals offload_removals;
     unsigned formats; /* in which the events are published */
-    size_t max_held_bytes;
+    size_t max_buffered_bytes;
     size_t slice_work;     /* 0: kvb_stream_slice_work; the same in all bridges of a deployment */
     size_t max_log_blocks; /* blocks of the newest events, kept for readers that missed some */
     uint8_t seed[16];      /* random: the seed of the epochs */
@@ -329,9 +329,6 @@ uint64_t kvb_stream_worker_id(const struct kvb_stream *stream);
 
 /* The epoch that is published now. */
 kvb_epoch kvb_stream_epoch(const struct kvb_stream *stream);
-
-/* The newest event's id. */
-uint64_t kvb_stream_last_id(const struct kvb_stream *stream);
 
 /* The log of what is published: events that were just made are its newest.  NULL: there is none
  * (max_log_blocks). */

@@ -31,6 +31,7 @@ void kvb_visits_set(struct kvb_visits *visits, struct kvb_visit *visit, uint64_t
     const uint64_t last = visits->at + kvb_visit_slots - 1;
     uint64_t number = due_ns / slot_ns + (due_ns % slot_ns > 0);
 
+    /* Not into a slot that was taken already, nor beyond one turn of the wheel. */
     number = number < visits->at ? visits->at : number < last ? number : last;
     struct kvb_visit *head = wheel_slot(visits, number);
     kvb_visits_drop(visit);
@@ -62,6 +63,8 @@ struct kvb_visit *kvb_visits_take(struct kvb_visits *visits, uint64_t now_ns)
     const uint64_t slots =
         now - visits->at < kvb_visit_slots ? now - visits->at + 1 : kvb_visit_slots;
 
+    /* A slot holds the visits of one time only, because nothing is set beyond a turn: all of it is
+     * due. */
     for (uint64_t i = 0; i < slots; i++) {
         const struct kvb_visit *head = wheel_slot(visits, visits->at + i);
         while (head->next != head) {

@@ -29,7 +29,7 @@ static struct kvb_stream *new_stream(bool is_republished)
         .dp_rank = 1,
         .has_replay = true,
         .block_size = 1,
-        .max_held_bytes = 1 << 16,
+        .max_buffered_bytes = 1 << 16,
         .max_log_blocks = 64,
         .mirror = { .max_blocks = 1024, .tiers = 3 },
     };

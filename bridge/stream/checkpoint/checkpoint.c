@@ -98,7 +98,7 @@ static kvb_status end_section(
     return KVB_OK;
 }
 
-static kvb_status put_checkpoint_head(struct kvb_checkpoint_save *save, struct kvb_buf *out)
+static kvb_status put_head(struct kvb_checkpoint_save *save, struct kvb_buf *out)
 {
     const struct checkpoint_identity identity = kvb_checkpoint_identity(save->stream);
     size_t at = 0;
@@ -112,32 +112,13 @@ static kvb_status put_checkpoint_head(struct kvb_checkpoint_save *save, struct k
     return end_section(save, section_head, 1, at, out);
 }
 
-static kvb_status
-put_entries(struct kvb_checkpoint_save *save, size_t max_entries, struct kvb_buf *out)
-{
-    size_t at = 0;
-    size_t count = 0;
-
-    KVB_TRY(begin_section(out, &at));
-    KVB_TRY(kvb_mirror_put_changed(save->stream->mirror, max_entries, &save->place, out, &count));
-    return end_section(save, section_entries, count, at, out);
-}
-
 /* ---- State ---- */
-
-/* What the engine's metrics page has shown. */
-static uint32_t page_flags_of(const struct kvb_stream *stream)
-{
-    const bool speculates =
-        stream->speculation[KVB_SPECULATION_OF_PAGE] == KVB_SPECULATION_UNDECIDED;
-
-    return (stream->life.has_misfit ? state_has_misfit : 0U) |
-           (stream->has_hidden_pools ? state_has_hidden_pools : 0U) |
-           (stream->life.has_reset ? state_has_reset : 0U) | (speculates ? state_speculates : 0U);
-}
 
 static uint32_t flags_of(const struct kvb_stream *stream)
 {
+    const bool speculates = /* as the engine's metrics page has shown */
+        stream->speculation[KVB_SPECULATION_OF_PAGE] == KVB_SPECULATION_UNDECIDED;
+
     return (stream->history == history_whole ? state_is_complete : 0U) |
            (stream->list.has_skipped ? state_has_skipped : 0U) |
            (stream->list.has_unknown_event ? state_has_unknown_event : 0U) |
@@ -145,41 +126,17 @@ static uint32_t flags_of(const struct kvb_stream *stream)
            (stream->has_objects ? state_has_objects : 0U) |
            (stream->origin == origin_found ? state_is_origin_found : 0U) |
            (stream->life.cache != cache_published ? state_is_cache_discarded : 0U) |
+           (stream->life.has_misfit ? state_has_misfit : 0U) |
            (stream->life.lacks_salts ? state_lacks_salts : 0U) |
            (stream->life.is_ambiguous ? state_is_ambiguous : 0U) |
            (stream->life.has_hashes_of_pages ? state_has_hashes_of_pages : 0U) |
-           page_flags_of(stream) |
+           (stream->has_hidden_pools ? state_has_hidden_pools : 0U) |
+           (stream->life.has_reset ? state_has_reset : 0U) |
            (stream->first_number == first_is_zero ? state_counts_from_zero : 0U) |
            (stream->first_number == first_is_one ? state_counts_from_one : 0U) |
+           (speculates ? state_speculates : 0U) |
            (kvb_mirror_shown(stream->mirror) ? state_has_tokens : 0U) |
            ((stream->life.removal_tiers & kvb_offload_tiers) << state_removals_shift);
-}
-
-static void put_sums(const struct kvb_mirror *mirror, uint8_t *to)
-{
-    for (size_t tier = 0; tier < KVB_LIST_COUNT; tier++, to += state_tier_bytes) {
-        const struct kvb_hash128 digest = kvb_mirror_digest(mirror, (enum kvb_tier)tier)->total;
-        kvb_le_put_u64(to, kvb_mirror_count(mirror)->held[tier]);
-        kvb_le_put_u64(to + 8, digest.low);
-        kvb_le_put_u64(to + 16, digest.high);
-    }
-}
-
-static size_t put_fingerprints(const struct kvb_fingerprint_ring *ring, uint8_t *to)
-{
-    size_t count = 0;
-
-    for (size_t i = 0; i < kvb_fingerprints; i++) {
-        const struct kvb_fingerprint *slot = kvb_fingerprints_at(ring, i);
-        if (slot) {
-            kvb_le_put_u64(to, slot->seq);
-            kvb_le_put_u64(to + 8, slot->hash.low);
-            kvb_le_put_u64(to + 16, slot->hash.high);
-            to += fingerprint_bytes;
-            count++;
-        }
-    }
-    return count;
 }
 
 static void put_fixed_state(const struct kvb_stream *stream, uint8_t *to)
@@ -193,20 +150,36 @@ static void put_fixed_state(const struct kvb_stream *stream, uint8_t *to)
     kvb_le_put_u32(to + state_flags, flags_of(stream));
     kvb_le_put_u32(to + state_cause, stream->cause);
     kvb_mirror_put_ends(stream->mirror, to + state_ends);
-    put_sums(stream->mirror, to + state_tiers);
+    to += state_tiers;
+    for (size_t tier = 0; tier < KVB_LIST_COUNT; tier++, to += state_tier_bytes) {
+        const struct kvb_hash128 digest =
+            kvb_mirror_digest(stream->mirror, (enum kvb_tier)tier)->total;
+        kvb_le_put_u64(to, kvb_mirror_count(stream->mirror)->held[tier]);
+        kvb_le_put_u64(to + 8, digest.low);
+        kvb_le_put_u64(to + 16, digest.high);
+    }
 }
 
 static kvb_status put_state(struct kvb_checkpoint_save *save, struct kvb_buf *out)
 {
     const struct kvb_stream *stream = save->stream;
+    size_t count = 0;
     size_t at = 0;
 
     KVB_TRY(begin_section(out, &at));
     KVB_TRY(kvb_buf_reserve(out, state_fingerprints + kvb_fingerprints * fingerprint_bytes));
     put_fixed_state(stream, out->data + out->len);
     out->len += state_fingerprints;
-    const size_t count = put_fingerprints(&stream->fingerprints, out->data + out->len);
-    out->len += count * fingerprint_bytes;
+    for (size_t i = 0; i < kvb_fingerprints; i++) {
+        const struct kvb_fingerprint *slot = kvb_fingerprints_at(&stream->fingerprints, i);
+        if (slot) {
+            kvb_le_put_u64(out->data + out->len, slot->seq);
+            kvb_le_put_u64(out->data + out->len + 8, slot->hash.low);
+            kvb_le_put_u64(out->data + out->len + 16, slot->hash.high);
+            out->len += fingerprint_bytes;
+            count++;
+        }
+    }
     return end_section(save, section_state, count, at, out);
 }
 
@@ -245,17 +218,24 @@ static kvb_status
 put_stream(struct kvb_checkpoint_save *save, size_t max_items, struct kvb_buf *out)
 {
     size_t changed = 0;
+    size_t records = 0;
+    size_t at = 0;
 
+    /* First of all: a mirror that was emptied has nothing to do with what was written of it. */
     KVB_TRY(kvb_mirror_changed(save->stream->mirror, &changed));
     if (!is_worth_it(save->stream)) {
         return KVB_CLOSED;
     }
     if (save->chain == 0) {
-        KVB_TRY(put_checkpoint_head(save, out));
+        KVB_TRY(put_head(save, out));
     }
     if (changed > 0) {
-        KVB_TRY(put_entries(save, max_items, out));
+        KVB_TRY(begin_section(out, &at));
+        KVB_TRY(
+            kvb_mirror_put_changed(save->stream->mirror, max_items, &save->place, out, &records));
+        KVB_TRY(end_section(save, section_entries, records, at, out));
     }
+    /* All entries are written as they are now, and the state in the same step. */
     if (changed <= max_items) {
         KVB_TRY(put_state(save, out));
         save->has_state = true;
@@ -264,34 +244,25 @@ put_stream(struct kvb_checkpoint_save *save, size_t max_items, struct kvb_buf *o
     return KVB_OK;
 }
 
-static kvb_status
-put_tokens(struct kvb_checkpoint_save *save, size_t max_looks, struct kvb_buf *out)
+kvb_status kvb_checkpoint_save_step(
+    struct kvb_checkpoint_save *save, size_t max_items, struct kvb_buf *out, bool *out_is_done)
 {
+    const struct kvb_shown *shown = kvb_mirror_shown(save->stream->mirror);
     size_t at = 0;
 
+    if (!save->has_state) {
+        KVB_TRY(put_stream(save, max_items, out));
+        *out_is_done = save->has_state && !shown;
+        return KVB_OK;
+    }
+    /* The tokens of a block do not change, so they may be written after the state. */
     KVB_TRY(begin_section(out, &at));
-    KVB_TRY(kvb_shown_save(
-        kvb_mirror_shown(save->stream->mirror), token_bytes_a_step, max_looks, &save->tokens_place,
-        out));
+    KVB_TRY(kvb_shown_save(shown, token_bytes_a_step, max_items, &save->tokens_place, out));
     KVB_TRY(end_section(save, section_tokens, 0, at, out));
-    if (save->tokens_place != SIZE_MAX) {
+    *out_is_done = save->tokens_place == SIZE_MAX;
+    if (!*out_is_done) {
         return KVB_OK;
     }
     KVB_TRY(begin_section(out, &at));
     return end_section(save, section_end, 0, at, out);
-}
-
-kvb_status kvb_checkpoint_save_step(
-    struct kvb_checkpoint_save *save, size_t max_items, struct kvb_buf *out, bool *out_is_done)
-{
-    const bool has_tokens = kvb_mirror_shown(save->stream->mirror) != NULL;
-
-    if (!save->has_state) {
-        KVB_TRY(put_stream(save, max_items, out));
-        *out_is_done = save->has_state && !has_tokens;
-        return KVB_OK;
-    }
-    KVB_TRY(put_tokens(save, max_items, out));
-    *out_is_done = save->tokens_place == SIZE_MAX;
-    return KVB_OK;
 }

@@ -4,30 +4,6 @@
 
 static const uint64_t after_give_up_ns = KVB_NS_PER_S;
 
-enum transition { made, written, failed, made_void, transition_count };
-
-/* The table in stream/checkpoint/policy.h. */
-static const enum kvb_checkpoint_state table[KVB_CHECKPOINT_STATE_COUNT][transition_count] = {
-    [KVB_CHECKPOINT_NONE] = { KVB_CHECKPOINT_WRITING, KVB_CHECKPOINT_NONE, KVB_CHECKPOINT_NONE,
-                              KVB_CHECKPOINT_NONE },
-    [KVB_CHECKPOINT_WRITING] = { KVB_CHECKPOINT_WRITING, KVB_CHECKPOINT_ON_DISK,
-                                 KVB_CHECKPOINT_NONE, KVB_CHECKPOINT_NONE },
-    [KVB_CHECKPOINT_ON_DISK] = { KVB_CHECKPOINT_REPLACING, KVB_CHECKPOINT_ON_DISK,
-                                 KVB_CHECKPOINT_ON_DISK, KVB_CHECKPOINT_NONE },
-    [KVB_CHECKPOINT_REPLACING] = { KVB_CHECKPOINT_REPLACING, KVB_CHECKPOINT_ON_DISK,
-                                   KVB_CHECKPOINT_ON_DISK, KVB_CHECKPOINT_NONE },
-};
-
-static bool is_on_disk(const struct kvb_checkpoint_policy *policy)
-{
-    return policy->state == KVB_CHECKPOINT_ON_DISK || policy->state == KVB_CHECKPOINT_REPLACING;
-}
-
-static bool is_written(const struct kvb_checkpoint_policy *policy)
-{
-    return policy->state == KVB_CHECKPOINT_WRITING || policy->state == KVB_CHECKPOINT_REPLACING;
-}
-
 /* ---- What is on the disk ---- */
 
 static void note_contents(struct kvb_checkpoint_policy *policy, const struct kvb_stream *stream)
@@ -38,45 +14,42 @@ static void note_contents(struct kvb_checkpoint_policy *policy, const struct kvb
 
 void kvb_checkpoint_restored(struct kvb_checkpoint_policy *policy, const struct kvb_stream *stream)
 {
-    policy->state = KVB_CHECKPOINT_ON_DISK;
+    policy->is_on_disk = true;
+    policy->is_being_written = false;
     policy->epoch_on_disk = kvb_stream_epoch(stream);
     note_contents(policy, stream);
 }
 
 bool kvb_checkpoint_becomes_void(struct kvb_checkpoint_policy *policy)
 {
-    const bool was_there = policy->state != KVB_CHECKPOINT_NONE;
+    const bool was_there = policy->is_on_disk || policy->is_being_written;
 
-    policy->state = table[policy->state][made_void];
+    policy->is_on_disk = false;
+    policy->is_being_written = false;
     return was_there;
 }
 
 bool kvb_checkpoint_enters_epoch(struct kvb_checkpoint_policy *policy, const kvb_epoch *epoch)
 {
     const bool is_other =
-        (is_on_disk(policy) && !kvb_epoch_is_same(&policy->epoch_on_disk, epoch)) ||
-        (is_written(policy) && !kvb_epoch_is_same(&policy->epoch_written, epoch));
+        (policy->is_on_disk && !kvb_epoch_is_same(&policy->epoch_on_disk, epoch)) ||
+        (policy->is_being_written && !kvb_epoch_is_same(&policy->epoch_written, epoch));
 
     return is_other && kvb_checkpoint_becomes_void(policy);
 }
 
 /* ---- Making ---- */
 
-static bool has_changed(const struct kvb_checkpoint_policy *policy, const struct kvb_stream *stream)
+bool kvb_checkpoint_is_due(
+    const struct kvb_checkpoint_policy *policy, const struct kvb_stream *stream, uint64_t now_ns)
 {
     const kvb_epoch epoch = kvb_stream_epoch(stream);
     uint64_t seq = 0;
 
-    return kvb_stream_last_seq(stream, &seq) &&
-           (!is_on_disk(policy) || seq != policy->seq ||
+    return now_ns >= policy->next_ns && kvb_stream_last_seq(stream, &seq) &&
+           (!policy->is_on_disk || seq != policy->seq ||
             kvb_stream_has_base(stream) != policy->has_base ||
             !kvb_epoch_is_same(&epoch, &policy->epoch_on_disk));
-}
-
-bool kvb_checkpoint_is_due(
-    const struct kvb_checkpoint_policy *policy, const struct kvb_stream *stream, uint64_t now_ns)
-{
-    return now_ns >= policy->next_ns && has_changed(policy, stream);
 }
 
 kvb_status kvb_checkpoint_begin(
@@ -102,34 +75,27 @@ static void end_making(struct kvb_checkpoint_maker *maker, enum kvb_checkpoint_s
 
 static void note_outcome(struct kvb_checkpoint_policy *policy, kvb_status outcome)
 {
-    if (outcome == KVB_OK && is_written(policy)) {
+    /* If it became void meanwhile, it is not being written any more, and its outcome is nothing. */
+    if (outcome == KVB_OK && policy->is_being_written) {
         policy->epoch_on_disk = policy->epoch_written;
+        policy->is_on_disk = true;
     }
     if (outcome != KVB_OK && outcome != KVB_CLOSED) {
         policy->seq = UINT64_MAX; /* the disk has an older one, so the stream has changed */
     }
-    policy->state = table[policy->state][outcome == KVB_OK ? written : failed];
+    policy->is_being_written = false;
 }
 
 void kvb_checkpoint_give_up(struct kvb_checkpoint_maker *maker, uint64_t now_ns)
 {
     if (maker->stage == KVB_CHECKPOINT_MAKING) {
+        /* Its state counts as being written, and its end never will be. */
         if (maker->save.has_state) {
-            note_outcome(maker->policy, KVB_IO); /* its end is not written */
+            note_outcome(maker->policy, KVB_IO);
         }
         end_making(maker, KVB_CHECKPOINT_IDLE);
         maker->policy->next_ns = now_ns + after_give_up_ns;
     }
-}
-
-/* The state is written: from here on the checkpoint is of this moment, though tokens follow. */
-static void note_made(struct kvb_checkpoint_maker *maker)
-{
-    struct kvb_checkpoint_policy *policy = maker->policy;
-
-    policy->state = table[policy->state][made];
-    policy->epoch_written = kvb_stream_epoch(maker->save.stream);
-    note_contents(policy, maker->save.stream);
 }
 
 kvb_status kvb_checkpoint_step(
@@ -147,8 +113,10 @@ kvb_status kvb_checkpoint_step(
     *out_progress =
         (struct kvb_checkpoint_progress){ .is_first = maker->is_first_part, .is_last = is_done };
     maker->is_first_part = false;
-    if (maker->save.has_state && !had_state) {
-        note_made(maker);
+    if (maker->save.has_state && !had_state) { /* it is of this moment, though tokens follow */
+        maker->policy->is_being_written = true;
+        maker->policy->epoch_written = kvb_stream_epoch(maker->save.stream);
+        note_contents(maker->policy, maker->save.stream);
     }
     if (is_done) {
         end_making(maker, KVB_CHECKPOINT_STORING);

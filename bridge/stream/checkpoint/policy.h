@@ -13,12 +13,10 @@
 /* Decides when a stream's checkpoint is made, and whether the one on the disk may still be
  * restored.
  *
- *     state        made        written    failed     void
- *     ---------    ---------   --------   --------   ----
- *     NONE         WRITING     -          -          -
- *     WRITING      -           ON_DISK    NONE       NONE
- *     ON_DISK      REPLACING   -          -          NONE
- *     REPLACING    -           ON_DISK    ON_DISK    NONE
+ *                       made    written                 failed    void
+ *     is on disk        -       yes, if it was not      -         no
+ *                               void meanwhile
+ *     is being written  yes     no                      no        no
  *
  * A restored stream continues in its epoch.  The next process publishes again what this process
  * publishes after the checkpoint.  It uses the same event ids, if only batches made the events.  So
@@ -34,22 +32,16 @@
  *
  * Pure: no I/O, no clock.  The caller removes void checkpoints and reports outcomes.
  * Threads: the caller locks. */
-enum kvb_checkpoint_state {
-    KVB_CHECKPOINT_NONE,
-    KVB_CHECKPOINT_WRITING, /* the first one is being written */
-    KVB_CHECKPOINT_ON_DISK,
-    KVB_CHECKPOINT_REPLACING, /* one is on the disk, a newer one is being written */
-    KVB_CHECKPOINT_STATE_COUNT
-};
 
 /* The checkpoint policy of one stream.  {0} at first. */
 struct kvb_checkpoint_policy {
-    enum kvb_checkpoint_state state;
+    bool is_on_disk;         /* one that may be restored */
+    bool is_being_written;   /* a newer one */
     uint64_t next_ns;        /* the next one is not made before this time */
     uint64_t seq;            /* newest batch in the latest checkpoint */
     bool has_base;           /* kvb_stream_has_base() at that checkpoint */
-    kvb_epoch epoch_on_disk; /* in ON_DISK and REPLACING */
-    kvb_epoch epoch_written; /* in WRITING and REPLACING */
+    kvb_epoch epoch_on_disk; /* of the one that is on the disk */
+    kvb_epoch epoch_written; /* of the one that is being written */
 };
 
 /* Call this when the stream was restored from the checkpoint on the disk. */

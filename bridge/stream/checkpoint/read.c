@@ -63,17 +63,6 @@ static kvb_status pull(struct restore *restore, size_t bytes)
     return KVB_OK;
 }
 
-static bool is_hash_right(struct restore *restore)
-{
-    const size_t len = restore->bytes.len - section_hash_bytes;
-    const uint8_t *stored = restore->bytes.data + len;
-    const struct kvb_hash128 hash =
-        kvb_hash128((kvb_span){ .data = restore->bytes.data, .len = len }, restore->chain);
-
-    restore->chain = hash.low;
-    return kvb_le_get_u64(stored) == hash.low && kvb_le_get_u64(stored + 8) == hash.high;
-}
-
 static kvb_status next_section(struct restore *restore, struct section *section)
 {
     kvb_buf_reset(&restore->bytes);
@@ -86,6 +75,8 @@ static kvb_status next_section(struct restore *restore, struct section *section)
     const bool is_known = section->kind == section_head || section->kind == section_entries ||
                           section->kind == section_state || section->kind == section_tokens ||
                           section->kind == section_end;
+    /* The kind and the length are not trusted before the hash is compared: they must only do no
+     * harm. */
     if (!is_known || bytes > kvb_max_checkpoint_section_bytes) {
         return refuse_checkpoint(restore, KVB_CHECKPOINT_CORRUPT);
     }
@@ -93,7 +84,12 @@ static kvb_status next_section(struct restore *restore, struct section *section)
         return refuse_checkpoint(restore, KVB_CHECKPOINT_FORMAT);
     }
     KVB_TRY(pull(restore, bytes + section_hash_bytes));
-    if (!is_hash_right(restore)) {
+    const size_t len = restore->bytes.len - section_hash_bytes;
+    const uint8_t *stored = restore->bytes.data + len;
+    const struct kvb_hash128 hash =
+        kvb_hash128((kvb_span){ .data = restore->bytes.data, .len = len }, restore->chain);
+    restore->chain = hash.low;
+    if (kvb_le_get_u64(stored) != hash.low || kvb_le_get_u64(stored + 8) != hash.high) {
         return refuse_checkpoint(restore, KVB_CHECKPOINT_CORRUPT);
     }
     section->payload =
@@ -101,16 +97,7 @@ static kvb_status next_section(struct restore *restore, struct section *section)
     return KVB_OK;
 }
 
-/* Appends the key's name to the keys that differ. */
-static void name_key(struct kvb_detail *keys, enum checkpoint_key key)
-{
-    const struct kvb_detail before = *keys;
-
-    kvb_detail_set(
-        keys, "%s%s%s", before.text, before.text[0] ? ", " : "", kvb_checkpoint_key_name(key));
-}
-
-static kvb_status take_head(struct restore *restore)
+static kvb_status read_head(struct restore *restore)
 {
     const struct checkpoint_identity identity = kvb_checkpoint_identity(restore->stream);
     struct section section = { 0 };
@@ -121,14 +108,17 @@ static kvb_status take_head(struct restore *restore)
     }
     for (size_t key = 0; key < checkpoint_keys; key++) {
         if (kvb_le_get_u64(section.payload.data + 8 * key) != identity.values[key]) {
-            name_key(&restore->refusal.keys, (enum checkpoint_key)key);
+            const struct kvb_detail before = restore->refusal.keys;
+            kvb_detail_set(
+                &restore->refusal.keys, "%s%s%s", before.text, before.text[0] ? ", " : "",
+                kvb_checkpoint_key_name((enum checkpoint_key)key));
         }
     }
     return restore->refusal.keys.text[0] ? refuse_checkpoint(restore, KVB_CHECKPOINT_FOREIGN)
                                          : KVB_OK;
 }
 
-static kvb_status take_entries(struct restore *restore, const struct section *section)
+static kvb_status read_entries(struct restore *restore, const struct section *section)
 {
     if (section->payload.len != section->count * kvb_mirror_record_bytes) {
         return refuse_checkpoint(restore, KVB_CHECKPOINT_INCONSISTENT);
@@ -143,35 +133,31 @@ static kvb_status take_entries(struct restore *restore, const struct section *se
 
 /* ---- State ---- */
 
-static bool are_sums_right(const struct kvb_mirror *mirror, const uint8_t *from)
-{
-    for (size_t tier = 0; tier < KVB_LIST_COUNT; tier++, from += state_tier_bytes) {
-        const struct kvb_hash128 digest = kvb_mirror_digest(mirror, (enum kvb_tier)tier)->total;
-        if (kvb_le_get_u64(from) != kvb_mirror_count(mirror)->held[tier] ||
-            kvb_le_get_u64(from + 8) != digest.low || kvb_le_get_u64(from + 16) != digest.high) {
-            return false;
-        }
-    }
-    return true;
-}
-
+/* What was read of the mirror must have the counts and the digests that the saved one had. */
 static kvb_status settle_mirror(struct restore *restore, const uint8_t *state)
 {
     const struct kvb_stream *stream = restore->stream;
+    const struct kvb_mirror *mirror = stream->mirror;
+    const uint8_t *from = state + state_tiers;
     const struct kvb_digest_key key = { .worker_id = stream->options.worker_id,
                                         .dp_rank = stream->options.dp_rank,
                                         .seed = kvb_le_get_u64(state + state_digest_seed) };
 
     KVB_TRY(classify_restore_status(
         restore, kvb_mirror_settle(stream->mirror, state + state_ends, &key, &restore->is_same)));
-    return are_sums_right(stream->mirror, state + state_tiers)
-               ? KVB_OK
-               : refuse_checkpoint(restore, KVB_CHECKPOINT_INCONSISTENT);
+    for (size_t tier = 0; tier < KVB_LIST_COUNT; tier++, from += state_tier_bytes) {
+        const struct kvb_hash128 digest = kvb_mirror_digest(mirror, (enum kvb_tier)tier)->total;
+        if (kvb_le_get_u64(from) != kvb_mirror_count(mirror)->held[tier] ||
+            kvb_le_get_u64(from + 8) != digest.low || kvb_le_get_u64(from + 16) != digest.high) {
+            return refuse_checkpoint(restore, KVB_CHECKPOINT_INCONSISTENT);
+        }
+    }
+    return KVB_OK;
 }
 
 /* Fingerprints must be in the order of their ring slots, so that a later save writes the same
  * bytes.  That of the newest batch must be present, because the replay is requested from it. */
-static kvb_status take_fingerprints(
+static kvb_status read_fingerprints(
     const struct section *section, uint64_t last_seq, struct kvb_fingerprint_ring *ring)
 {
     const uint8_t *from = section->payload.data + state_fingerprints;
@@ -204,7 +190,7 @@ static bool is_state_possible(const struct section *section)
 }
 
 /* Sets the stream's state.  Cannot fail. */
-static void take_over(struct kvb_stream *stream, const uint8_t *state)
+static void set_state(struct kvb_stream *stream, const uint8_t *state)
 {
     const uint32_t flags = kvb_le_get_u32(state + state_flags);
 
@@ -216,13 +202,13 @@ static void take_over(struct kvb_stream *stream, const uint8_t *state)
     stream->list.has_unknown_event = flags & state_has_unknown_event;
     stream->is_withdrawn = flags & state_is_withdrawn;
     stream->has_objects = flags & state_has_objects;
-    stream->life.cache = flags & state_is_cache_discarded ? cache_discarded : cache_published;
+    stream->has_hidden_pools = flags & state_has_hidden_pools;
     stream->life.has_misfit = flags & state_has_misfit;
     stream->life.lacks_salts = flags & state_lacks_salts;
     stream->life.is_ambiguous = flags & state_is_ambiguous;
     stream->life.has_hashes_of_pages = flags & state_has_hashes_of_pages;
-    stream->has_hidden_pools = flags & state_has_hidden_pools;
     stream->life.has_reset = flags & state_has_reset;
+    stream->life.cache = flags & state_is_cache_discarded ? cache_discarded : cache_published;
     if (flags & state_speculates) {
         stream->speculation[KVB_SPECULATION_OF_PAGE] = KVB_SPECULATION_UNDECIDED;
     }
@@ -243,25 +229,18 @@ static void take_over(struct kvb_stream *stream, const uint8_t *state)
     (void)kvb_stream_describe(stream);
 }
 
-static kvb_status expect_end(struct restore *restore)
-{
-    uint8_t behind = 0;
-
-    return restore->source->read(restore->source->context, &behind, sizeof behind) == KVB_OK
-               ? refuse_checkpoint(restore, KVB_CHECKPOINT_TORN)
-               : KVB_OK;
-}
-
 /* Without them the engine's replay has the tokens, of as many blocks as it goes back. */
-static kvb_status take_tokens(struct restore *restore, bool has_tokens)
+static kvb_status read_tokens(struct restore *restore, bool has_tokens)
 {
     struct kvb_shown *shown = kvb_mirror_shown(restore->stream->mirror);
     struct section section = { .kind = section_tokens };
+    uint8_t behind = 0;
 
     if (shown && !has_tokens) {
         kvb_detail_set(&restore->refusal.keys, "workers.republish");
         return refuse_checkpoint(restore, KVB_CHECKPOINT_FOREIGN);
     }
+    /* They are found by the entries that were read before. */
     if (shown) {
         kvb_shown_note_restored(shown);
     }
@@ -271,12 +250,16 @@ static kvb_status take_tokens(struct restore *restore, bool has_tokens)
             KVB_TRY(classify_restore_status(restore, kvb_shown_load(shown, section.payload)));
         }
     }
-    return section.kind == section_end || !has_tokens
-               ? expect_end(restore)
-               : refuse_checkpoint(restore, KVB_CHECKPOINT_INCONSISTENT);
+    if (has_tokens && section.kind != section_end) {
+        return refuse_checkpoint(restore, KVB_CHECKPOINT_INCONSISTENT);
+    }
+    /* Nothing may follow. */
+    return restore->source->read(restore->source->context, &behind, sizeof behind) == KVB_OK
+               ? refuse_checkpoint(restore, KVB_CHECKPOINT_TORN)
+               : KVB_OK;
 }
 
-static kvb_status take_state(struct restore *restore, const struct section *section)
+static kvb_status read_state(struct restore *restore, const struct section *section)
 {
     struct kvb_stream *stream = restore->stream;
     uint8_t state[state_fingerprints];
@@ -284,13 +267,15 @@ static kvb_status take_state(struct restore *restore, const struct section *sect
     if (!is_state_possible(section)) {
         return refuse_checkpoint(restore, KVB_CHECKPOINT_INCONSISTENT);
     }
-    memcpy(state, section->payload.data, sizeof state); /* the next section takes its place */
+    /* A copy, because the sections of tokens take its place in memory. */
+    memcpy(state, section->payload.data, sizeof state);
     KVB_TRY(classify_restore_status(
         restore,
-        take_fingerprints(section, kvb_le_get_u64(state + state_last_seq), &stream->fingerprints)));
+        read_fingerprints(section, kvb_le_get_u64(state + state_last_seq), &stream->fingerprints)));
     KVB_TRY(settle_mirror(restore, state));
-    KVB_TRY(take_tokens(restore, kvb_le_get_u32(state + state_flags) & state_has_tokens));
-    take_over(stream, state);
+    KVB_TRY(read_tokens(restore, kvb_le_get_u32(state + state_flags) & state_has_tokens));
+    /* Nothing can fail any more. */
+    set_state(stream, state);
     /* Several children may wait for one parent.  The checkpoint does not contain their order. */
     restore->needs_epoch =
         stream->is_withdrawn || !restore->is_same || kvb_mirror_count(stream->mirror)->unrooted > 0;
@@ -299,35 +284,19 @@ static kvb_status take_state(struct restore *restore, const struct section *sect
 
 /* ---- Restoring ---- */
 
-static kvb_status take_sections(struct restore *restore)
+/* The head, sections of entries, the state and what follows it. */
+static kvb_status read_sections(struct restore *restore)
 {
-    struct section section = { 0 };
+    struct section section = { .kind = section_entries };
 
-    KVB_TRY(take_head(restore));
-    for (;;) {
+    KVB_TRY(read_head(restore));
+    KVB_TRY(next_section(restore, &section));
+    while (section.kind == section_entries) {
+        KVB_TRY(read_entries(restore, &section));
         KVB_TRY(next_section(restore, &section));
-        switch (section.kind) {
-        case section_entries:
-            KVB_TRY(take_entries(restore, &section));
-            break;
-        case section_state:
-            return take_state(restore, &section);
-        default:
-            return refuse_checkpoint(restore, KVB_CHECKPOINT_INCONSISTENT);
-        }
     }
-}
-
-/* Makes the stream as kvb_stream_new() left it. */
-static void undo(struct kvb_stream *stream)
-{
-    const struct kvb_digest_key key = { .worker_id = stream->options.worker_id,
-                                        .dp_rank = stream->options.dp_rank,
-                                        .seed = stream->digest_seed };
-
-    kvb_mirror_restart(stream->mirror);
-    kvb_mirror_begin_digest(stream->mirror, &key);
-    kvb_fingerprints_clear(&stream->fingerprints);
+    return section.kind == section_state ? read_state(restore, &section)
+                                         : refuse_checkpoint(restore, KVB_CHECKPOINT_INCONSISTENT);
 }
 
 kvb_status kvb_stream_restore(
@@ -339,10 +308,15 @@ kvb_status kvb_stream_restore(
     kvb_buf_init(
         &restore.bytes,
         kvb_max_checkpoint_section_bytes + section_header_bytes + section_hash_bytes);
-    const kvb_status status = take_sections(&restore);
+    const kvb_status status = read_sections(&restore);
     kvb_buf_done(&restore.bytes);
-    if (status != KVB_OK) {
-        undo(stream);
+    if (status != KVB_OK) { /* the stream as kvb_stream_new() left it */
+        const struct kvb_digest_key key = { .worker_id = stream->options.worker_id,
+                                            .dp_rank = stream->options.dp_rank,
+                                            .seed = stream->digest_seed };
+        kvb_mirror_restart(stream->mirror);
+        kvb_mirror_begin_digest(stream->mirror, &key);
+        kvb_fingerprints_clear(&stream->fingerprints);
         *out_refusal = restore.refusal;
         return status;
     }

@@ -1,33 +1,22 @@
 #include "stream/mirror/change.h"
 
-static bool
-event_has_room(const struct kvb_router_event *event, enum kvb_router_kind kind, unsigned list)
-{
-    return event->kind == kind && (unsigned)event->tier == list &&
-           event->block_count < kvb_max_event_blocks;
-}
-
 /* Appends to the last removed event of the batch: engines send removals one by one. */
 static kvb_status
-announce_removed_block(struct mirror_change *change, kvb_block_hash block, unsigned list)
+publish_removed_name(struct mirror_change *change, kvb_block_hash block, unsigned list)
 {
     struct kvb_router_batch *out = change->out;
+    const struct kvb_router_event *last =
+        out->event_count > change->mirror->batch_out ? &out->events[out->event_count - 1] : NULL;
 
-    if (out->event_count == change->mirror->batch_out ||
-        !event_has_room(&out->events[out->event_count - 1], KVB_ROUTER_REMOVED, list)) {
+    KVB_TRY(kvb_mirror_note_held(change->mirror, block, list, false));
+    kvb_mirror_tell_removed(change->mirror, block, list);
+    if (!last || last->kind != KVB_ROUTER_REMOVED || (unsigned)last->tier != list ||
+        last->block_count >= kvb_max_event_blocks) {
         const struct kvb_router_event event = { .kind = KVB_ROUTER_REMOVED,
                                                 .tier = (enum kvb_tier)list };
         KVB_TRY(kvb_router_batch_add_event(out, &event));
     }
     return kvb_router_batch_add_block(out, block, (kvb_tokens_hash){ 0 });
-}
-
-static kvb_status
-publish_removed_name(struct mirror_change *change, kvb_block_hash block, unsigned list)
-{
-    KVB_TRY(kvb_mirror_note_held(change->mirror, block, list, false));
-    kvb_mirror_tell_removed(change->mirror, block, list);
-    return announce_removed_block(change, block, list);
 }
 
 /* True: whether this entry holds its name decides whether the list has it.  The usual case needs no
@@ -50,6 +39,7 @@ publish_tier(struct mirror_change *change, uint32_t id, enum kvb_tier tier, bool
     const struct mirror_entry *entry = &mirror->entries[id];
     const unsigned list = kvb_mirror_list_of(mirror, entry, tier);
 
+    /* Readers of engines are shown blocks that are in no list of routers. */
     if (mirror->shown) {
         kvb_shown_note_held(mirror->shown, id);
     }
@@ -138,26 +128,6 @@ static kvb_status join_tier(struct mirror_change *change, struct mirror_group *g
     return KVB_OK;
 }
 
-static bool is_as_known(
-    const struct kvb_mirror *mirror, const struct mirror_group *group,
-    const struct kvb_engine_event *event)
-{
-    return !event->has_group || (group->kind == event->group_kind &&
-                                 group->window_tokens == kvb_mirror_window_of(mirror, event));
-}
-
-static void count_unmet(struct mirror_change *change)
-{
-    const struct kvb_engine_event *event = change->event;
-    struct kvb_mirror_counts *counts = &change->mirror->counts;
-
-    if (event->kind == KVB_EVENT_STORED) {
-        counts->groups_refused++;
-    } else if (event->key == 0) {
-        counts->unknown_removed += event->hash_count;
-    }
-}
-
 static void set_group(struct mirror_change *change, uint32_t place)
 {
     change->group = place;
@@ -178,18 +148,23 @@ kvb_status kvb_mirror_meet_group(struct mirror_change *change, bool *out_is_take
     uint32_t place = kvb_mirror_group_place(mirror, kvb_mirror_group_number(event));
 
     *out_is_taken = false;
+    /* A removal makes no group: what was never stored there is not listed. */
     if (place == kvb_max_groups && is_stored) {
         place = kvb_mirror_add_group(mirror, event);
     }
     if (place == kvb_max_groups) {
-        count_unmet(change);
+        mirror->counts.groups_refused += is_stored;
+        mirror->counts.unknown_removed += !is_stored && event->key == 0 ? event->hash_count : 0;
         return KVB_OK;
     }
     struct mirror_group *group = &mirror->groups.list[place];
-    if (is_stored && !is_as_known(mirror, group, event)) {
+    if (is_stored && event->has_group &&
+        (group->kind != event->group_kind ||
+         group->window_tokens != kvb_mirror_window_of(mirror, event))) {
         kvb_mirror_note_odd(&mirror->groups, odd_changed);
     }
     set_group(change, place);
+    /* Windows count on the device alone. */
     if (change->is_window && event->tier != KVB_TIER_DEVICE) {
         mirror->counts.window_elsewhere += event->hash_count;
         return KVB_OK;

@@ -131,6 +131,7 @@ kvb_status kvb_mirror_write_extra_copies(
     if (place == KVB_NO_ID) {
         KVB_TRY(new_extra_copies(mirror, id, &place));
     }
+    /* What the entry's own bytes can count is 0 here; a record that counts nothing goes. */
     struct extra_copies *extra_copies = &mirror->extra_copies[place];
     extra_copies->min[tier] = copies.min > 1 ? copies.min : 0;
     extra_copies->max[tier] = copies.max >= many_copies ? copies.max : 0;

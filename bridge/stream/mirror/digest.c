@@ -16,21 +16,18 @@ void kvb_mirror_zero_digests(struct kvb_mirror *mirror)
     }
 }
 
-/* Most streams use one list of five, so a digest is allocated with the first name of its list. */
-static kvb_status open_digest(struct kvb_mirror *mirror, unsigned list)
-{
-    if (!mirror->digests[list]) {
-        mirror->digests[list] = calloc(1, sizeof *mirror->digests[list]);
-    }
-    return mirror->digests[list] ? KVB_OK : KVB_NO_MEMORY;
-}
-
 kvb_status
 kvb_mirror_note_held(struct kvb_mirror *mirror, kvb_block_hash block, unsigned list, bool is_held)
 {
-    KVB_TRY(open_digest(mirror, list));
+    /* Most streams use one list of five, so a digest is allocated with the first name of its list.
+     */
+    if (!mirror->digests[list]) {
+        mirror->digests[list] = calloc(1, sizeof *mirror->digests[list]);
+    }
     struct kvb_digest *digest = mirror->digests[list];
-
+    if (!digest) {
+        return KVB_NO_MEMORY;
+    }
     if (is_held) {
         mirror->counts.held[list]++;
         kvb_digest_add(digest, &mirror->digest_key, (enum kvb_tier)list, block);

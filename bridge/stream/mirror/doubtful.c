@@ -115,6 +115,7 @@ static void forget_oldest_doubt(struct kvb_mirror *mirror, enum doubt_kind kind)
     const uint32_t id = mirror->doubtful[kind].oldest;
     struct mirror_entry *entry = &mirror->entries[id];
 
+    /* No tier of it is published, so nothing needs to be said. */
     kvb_mirror_unlink(mirror, id);
     for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
         if (!kvb_mirror_holds(entry, (enum kvb_tier)tier)) {
@@ -132,28 +133,17 @@ static void forget_oldest_doubt(struct kvb_mirror *mirror, enum doubt_kind kind)
     }
 }
 
-static size_t max_doubtful(const struct kvb_mirror *mirror)
-{
-    const size_t share = mirror->entry_count / doubtful_share;
-    return share > doubtful_floor ? share : doubtful_floor;
-}
-
 /* The entry became doubtful in these tiers.  is_new: it was not doubtful in any before. */
 static void note_doubt(struct kvb_mirror *mirror, uint32_t id, uint32_t tiers, bool is_new)
 {
     const enum doubt_kind kind = kvb_mirror_doubt_kind(mirror, &mirror->entries[id]);
     const struct doubtful_list *list = &mirror->doubtful[kind];
+    const size_t share = mirror->entry_count / doubtful_share;
+    const size_t max = share > doubtful_floor ? share : doubtful_floor;
 
     mirror->doubts += kind == doubt_full && (tiers >> KVB_TIER_DEVICE & 1);
-    if (is_new && list->count > max_doubtful(mirror) && list->oldest != id) {
+    if (is_new && list->count > max && list->oldest != id) {
         forget_oldest_doubt(mirror, kind);
-    }
-}
-
-static void note_max_proven(struct kvb_mirror_counts *counts)
-{
-    if (counts->proven_copies > counts->max_proven) {
-        counts->max_proven = counts->proven_copies;
     }
 }
 
@@ -161,6 +151,7 @@ kvb_status kvb_mirror_set_copies(
     struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier, struct copies copies)
 {
     const struct mirror_entry *entry = &mirror->entries[id];
+    struct kvb_mirror_counts *counts = &mirror->counts;
     const uint32_t bit = 1U << tier;
     const bool is_doubtful_here = copies.max > 0 && copies.min == 0;
     const uint32_t was_doubtful = kvb_mirror_doubtful_tiers(entry);
@@ -172,11 +163,13 @@ kvb_status kvb_mirror_set_copies(
     }
     KVB_TRY(kvb_mirror_write_copies(mirror, id, tier, copies));
     if (tier == KVB_TIER_DEVICE) {
-        mirror->counts.proven_copies += copies.min;
-        mirror->counts.proven_copies -= min_before;
-        note_max_proven(&mirror->counts);
+        counts->proven_copies += copies.min;
+        counts->proven_copies -= min_before;
+        counts->max_proven =
+            counts->proven_copies > counts->max_proven ? counts->proven_copies : counts->max_proven;
     }
     kvb_mirror_mark(mirror, id);
+    /* The order of the list is that in which entries became doubtful, not in which tiers. */
     if (was_doubtful == is_doubtful) {
         return KVB_OK;
     }

@@ -181,6 +181,8 @@ static uint32_t guess(const struct kvb_mirror *mirror, uint64_t hash)
     if (mirror->entry_count < worth_looking || at + block_distance >= batch->hash_count) {
         return;
     }
+    /* Three steps, each of which needs what the one before has fetched: the line of the engine's
+     * hash, the entry that it names, the line of that entry's block. */
     if (at + line_distance < batch->hash_count) {
         kvb_line_table_prefetch(
             &mirror->names, hash_engine(mirror, group, batch->hashes[at + line_distance]));
@@ -323,21 +325,14 @@ wanted_with(const struct kvb_mirror *mirror, const struct mirror_entry *entry, u
                : groups->wanted[list];
 }
 
-/* True: an entry other than `except`, of any group, holds the name in the tier. */
-static bool is_held_elsewhere(
-    const struct kvb_mirror *mirror, kvb_block_hash block, enum kvb_tier tier, uint32_t except)
-{
-    struct kvb_line_probe probe = kvb_mirror_probe_name(mirror, block);
-
-    return next_holder(mirror, &probe, block, tier, except) != KVB_NO_ID;
-}
-
 bool kvb_mirror_decides(
     const struct kvb_mirror *mirror, uint32_t id, kvb_block_hash block, unsigned list)
 {
     if (mirror->groups.count == 1 && mirror->entry_count > 0) { /* most engines have one group */
-        return !is_held_elsewhere(mirror, block, tier_of_list(list), id);
+        struct kvb_line_probe probe = kvb_mirror_probe_name(mirror, block);
+        return next_holder(mirror, &probe, block, tier_of_list(list), id) == KVB_NO_ID;
     }
+    /* With several groups all that count must hold the name; of a store, those of some family. */
     const uint32_t wanted = wanted_with(mirror, &mirror->entries[id], list);
     const uint32_t group = 1U << kvb_mirror_context(mirror, &mirror->entries[id])->group;
     const uint32_t others = holders_of(mirror, block, tier_of_list(list), wanted, id).groups;
@@ -422,21 +417,6 @@ is_context(const struct kvb_mirror *mirror, uint32_t id, const struct mirror_blo
            context->size == block->size;
 }
 
-static uint32_t find_context(const struct kvb_mirror *mirror, const struct mirror_block *block)
-{
-    if (mirror->newest_context != KVB_NO_ID && is_context(mirror, mirror->newest_context, block)) {
-        return mirror->newest_context;
-    }
-    const uint32_t hash = context_hash(mirror, block->seed, block->group, block->size);
-    size_t at = kvb_id_table_start(&mirror->by_context, hash);
-    for (uint32_t id; (id = kvb_id_table_next(&mirror->by_context, hash, &at)) != KVB_NO_ID;) {
-        if (is_context(mirror, id, block)) {
-            return id;
-        }
-    }
-    return KVB_NO_ID;
-}
-
 static kvb_status
 new_context(struct kvb_mirror *mirror, const struct mirror_block *block, uint32_t *out_id)
 {
@@ -461,12 +441,22 @@ new_context(struct kvb_mirror *mirror, const struct mirror_block *block, uint32_
     return KVB_OK;
 }
 
-/* Adds an entry to the block's context.  KVB_TOO_LARGE, KVB_NO_MEMORY: nothing changed. */
+/* Adds an entry to the block's context, which is made if there is none.  KVB_TOO_LARGE,
+ * KVB_NO_MEMORY: nothing changed. */
 [[gnu::hot]] static kvb_status
-take_context(struct kvb_mirror *mirror, const struct mirror_block *block, uint32_t *out_id)
+join_context(struct kvb_mirror *mirror, const struct mirror_block *block, uint32_t *out_id)
 {
-    uint32_t id = find_context(mirror, block);
-
+    if (mirror->newest_context != KVB_NO_ID && is_context(mirror, mirror->newest_context, block)) {
+        *out_id = mirror->newest_context; /* the same prompt, as a rule */
+        mirror->contexts[*out_id].uses++;
+        return KVB_OK;
+    }
+    const uint32_t hash = context_hash(mirror, block->seed, block->group, block->size);
+    size_t at = kvb_id_table_start(&mirror->by_context, hash);
+    uint32_t id = KVB_NO_ID;
+    do {
+        id = kvb_id_table_next(&mirror->by_context, hash, &at);
+    } while (id != KVB_NO_ID && !is_context(mirror, id, block));
     if (id == KVB_NO_ID) {
         KVB_TRY(new_context(mirror, block, &id));
     }
@@ -510,15 +500,6 @@ static uint64_t entry_name_hash(const struct kvb_mirror *mirror, uint32_t id, en
     return entry_name_hash(context, ref / 2, (enum name_kind)(ref % 2));
 }
 
-/* The table is opened with the first name, so that an empty stream reserves no address space. */
-static kvb_status open_names(struct kvb_mirror *mirror)
-{
-    return mirror->names.line_count == 0
-               ? kvb_line_table_open(
-                     &mirror->names, 2 * mirror->max_blocks, kvb_line_dense, hash_of_ref, mirror)
-               : KVB_OK;
-}
-
 static kvb_status
 put_name(struct kvb_mirror *mirror, uint64_t hash, uint32_t id, enum name_kind kind)
 {
@@ -549,39 +530,25 @@ file_second(struct kvb_mirror *mirror, uint32_t id, kvb_block_hash block)
     return KVB_OK;
 }
 
-static void unfile_second(struct kvb_mirror *mirror, uint32_t id)
-{
-    const struct mirror_entry *entry = &mirror->entries[id];
-
-    if (entry->placement == placement_rooted) {
-        remove_name(mirror, id, name_of_block);
-    } else if (entry->placement == placement_waiting) {
-        kvb_mirror_wait_no_more(mirror, id, entry);
-    }
-}
-
-static kvb_status file_key_and_second(struct kvb_mirror *mirror, uint32_t id, kvb_block_hash block)
-{
-    const uint64_t key = kvb_mirror_key(mirror, id);
-
-    if (key == 0) {
-        return file_second(mirror, id, block);
-    }
-    KVB_TRY(kvb_id_table_put(&mirror->by_key, kvb_mirror_hash(mirror, key, 0), id));
-    const kvb_status status = file_second(mirror, id, block);
-    if (status != KVB_OK) {
-        kvb_id_table_remove(&mirror->by_key, kvb_mirror_hash(mirror, key, 0), id);
-    }
-    return status;
-}
-
 /* engine: the hash of the entry's engine hash. */
 static kvb_status
 file_names(struct kvb_mirror *mirror, uint32_t id, uint64_t engine, kvb_block_hash block)
 {
-    KVB_TRY(open_names(mirror));
+    const uint64_t key = kvb_mirror_key(mirror, id);
+
+    if (mirror->names.line_count == 0) { /* an empty stream reserves no address space */
+        KVB_TRY(kvb_line_table_open(
+            &mirror->names, 2 * mirror->max_blocks, kvb_line_dense, hash_of_ref, mirror));
+    }
     KVB_TRY(put_name(mirror, engine, id, name_of_engine));
-    const kvb_status status = file_key_and_second(mirror, id, block);
+    kvb_status status =
+        key != 0 ? kvb_id_table_put(&mirror->by_key, kvb_mirror_hash(mirror, key, 0), id) : KVB_OK;
+    if (status == KVB_OK) {
+        status = file_second(mirror, id, block);
+        if (status != KVB_OK && key != 0) {
+            kvb_id_table_remove(&mirror->by_key, kvb_mirror_hash(mirror, key, 0), id);
+        }
+    }
     if (status != KVB_OK) {
         remove_name(mirror, id, name_of_engine);
     }
@@ -595,13 +562,18 @@ kvb_status kvb_mirror_file(struct kvb_mirror *mirror, uint32_t id, kvb_block_has
 
 static void unfile_entry(struct kvb_mirror *mirror, uint32_t id)
 {
+    const struct mirror_entry *entry = &mirror->entries[id];
     const uint64_t key = kvb_mirror_key(mirror, id);
 
     remove_name(mirror, id, name_of_engine);
     if (key) {
         kvb_id_table_remove(&mirror->by_key, kvb_mirror_hash(mirror, key, 0), id);
     }
-    unfile_second(mirror, id);
+    if (entry->placement == placement_rooted) {
+        remove_name(mirror, id, name_of_block);
+    } else if (entry->placement == placement_waiting) {
+        kvb_mirror_wait_no_more(mirror, id, entry);
+    }
 }
 
 /* ---- Inserting and dropping ---- */
@@ -627,7 +599,7 @@ kvb_mirror_write(struct kvb_mirror *mirror, uint32_t id, const struct mirror_blo
 {
     uint32_t context = KVB_NO_ID;
 
-    KVB_TRY(take_context(mirror, block, &context));
+    KVB_TRY(join_context(mirror, block, &context));
     const kvb_status status = write_entry_key(mirror, id, block->key);
     if (status != KVB_OK) {
         leave_context(mirror, context);
@@ -672,63 +644,43 @@ kvb_status kvb_mirror_reserve(struct kvb_mirror *mirror, size_t count)
     return count <= mirror->entry_capacity ? KVB_OK : grow_entries(mirror, count);
 }
 
-/* Chooses an id: the first free one, or a new one at the end.  *out_next: the next free id. */
-static kvb_status draw_id(struct kvb_mirror *mirror, uint32_t *out_id, uint32_t *out_next)
-{
-    if (mirror->first_free != KVB_NO_ID) {
-        *out_id = mirror->first_free;
-        *out_next = (uint32_t)mirror->entries[*out_id].parent;
-        return KVB_OK;
-    }
-    KVB_TRY(kvb_mirror_reserve(mirror, mirror->entry_end + 1));
-    *out_id = (uint32_t)mirror->entry_end;
-    *out_next = KVB_NO_ID;
-    return KVB_OK;
-}
-
-static kvb_status
-write_and_file(struct kvb_mirror *mirror, uint32_t id, const struct mirror_block *block)
-{
-    KVB_TRY(kvb_mirror_write(mirror, id, block));
-    /* The hash is computed from the block, because the entry's bit fields have just been written
-     * byte by byte: to read them as a word, the processor would wait until they are in the cache.
-     */
-    const uint64_t engine = hash_engine(mirror, block->group, block->engine);
-    const kvb_status status = file_names(mirror, id, engine, block->block);
-    if (status != KVB_OK) {
-        kvb_mirror_wipe(mirror, id);
-    }
-    return status;
-}
-
-/* Forgets a proof of the entry that had this id before. */
-static void forget_proof(struct kvb_mirror *mirror, uint32_t id)
-{
-    if (mirror->proven && mirror->proven[id % proof_slots].id == id) {
-        mirror->proven[id % proof_slots].id = KVB_NO_ID;
-    }
-}
-
 [[gnu::hot]] kvb_status
 kvb_mirror_insert(struct kvb_mirror *mirror, const struct mirror_block *block, uint32_t *out_id)
 {
-    uint32_t id = KVB_NO_ID;
-    uint32_t next = KVB_NO_ID;
+    /* The first free number, or a new one at the end. */
+    const bool is_free = mirror->first_free != KVB_NO_ID;
+    const uint32_t id = is_free ? mirror->first_free : (uint32_t)mirror->entry_end;
 
-    KVB_TRY(draw_id(mirror, &id, &next));
-    const kvb_status status = write_and_file(mirror, id, block);
+    if (!is_free) {
+        KVB_TRY(kvb_mirror_reserve(mirror, mirror->entry_end + 1));
+    }
+    const uint64_t next = is_free ? mirror->entries[id].parent : KVB_NO_ID;
+    kvb_status status = kvb_mirror_write(mirror, id, block);
+    if (status == KVB_OK) {
+        /* The hash is computed from the block, because the entry's bit fields have just been
+         * written byte by byte: to read them as a word, the processor would wait until they are in
+         * the cache. */
+        const uint64_t engine = hash_engine(mirror, block->group, block->engine);
+        status = file_names(mirror, id, engine, block->block);
+        if (status != KVB_OK) {
+            kvb_mirror_wipe(mirror, id);
+        }
+    }
     if (status != KVB_OK) {
         mirror->entries[id] = (struct mirror_entry){ .parent = next };
         return status;
     }
-    if (id == mirror->first_free) {
-        mirror->first_free = next;
+    if (is_free) {
+        mirror->first_free = (uint32_t)next;
     } else {
         mirror->entry_end++;
     }
     mirror->entry_count++;
     kvb_mirror_mark(mirror, id);
-    forget_proof(mirror, id);
+    if (mirror->proven && mirror->proven[id % proof_slots].id == id) {
+        mirror->proven[id % proof_slots].id =
+            KVB_NO_ID; /* of the entry that had this number before */
+    }
     mirror->counts.unrooted += block->placement == placement_waiting;
     mirror->counts.unplaced += block->placement == placement_unplaced;
     *out_id = id;
@@ -757,6 +709,7 @@ void kvb_mirror_drop(struct kvb_mirror *mirror, uint32_t id, bool keeps_number)
     struct mirror_entry *entry = &mirror->entries[id];
     const kvb_engine_hash engine = entry->engine;
 
+    /* From the outside inwards: the tables find the entry by what it still says. */
     mirror->counts.proven_copies -= kvb_mirror_copies(mirror, id, KVB_TIER_DEVICE).min;
     kvb_mirror_forget_copies(mirror, id);
     unfile_entry(mirror, id);
@@ -782,7 +735,8 @@ kvb_status kvb_mirror_name(struct kvb_mirror *mirror, uint32_t id, const struct 
 
     assert(was_waiting || waiting.placement == placement_unplaced);
     assert(named->placement == placement_rooted);
-    KVB_TRY(take_context(mirror, named, &context));
+    /* The entry stands as the other tables know it until it is filed. */
+    KVB_TRY(join_context(mirror, named, &context));
     entry->placement = placement_rooted;
     entry->tokens = named->tokens;
     entry->parent = named->parent;

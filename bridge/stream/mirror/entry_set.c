@@ -99,7 +99,8 @@ uint32_t kvb_entry_set_next(const struct kvb_entry_set *set, uint32_t from)
         if (rest != 0) {
             return descend(set, level, word * bits + (size_t)__builtin_ctzll(rest));
         }
-        at = word + 1; /* go up a level: to the words after this one */
+        /* Nothing is left in this word: one level up, to the words after it. */
+        at = word + 1;
     }
     return UINT32_MAX;
 }

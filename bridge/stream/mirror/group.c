@@ -28,12 +28,6 @@ uint32_t kvb_mirror_group_place(const struct kvb_mirror *mirror, uint32_t number
     return place_of(&mirror->groups, number);
 }
 
-/* A group with a window or chunks, whose length is known. */
-static bool is_partial(const struct mirror_group *group)
-{
-    return group->window_tokens > 0;
-}
-
 /* The place of the group's kind, or kvb_max_windows when there are too many. */
 static unsigned find_window(struct mirror_groups *groups, const struct mirror_group *group)
 {
@@ -87,16 +81,6 @@ static void settle_sizes(struct mirror_groups *groups)
     }
 }
 
-static uint32_t mask_of_family(const struct mirror_groups *groups, uint32_t family)
-{
-    uint32_t mask = 0;
-
-    for (uint32_t i = 0; i < groups->count; i++) {
-        mask |= (uint32_t)(groups->list[i].family == family) << i;
-    }
-    return mask;
-}
-
 bool kvb_mirror_holds_all(
     const struct mirror_groups *groups, uint32_t wanted, uint32_t held, int64_t except_family)
 {
@@ -115,6 +99,7 @@ bool kvb_mirror_holds_all(
 
 void kvb_mirror_settle_groups(struct mirror_groups *groups)
 {
+    /* All is computed anew from the list of groups, so that windows keep their places. */
     memset(groups->wanted, 0, sizeof groups->wanted);
     memset(groups->windows, 0, sizeof groups->windows);
     groups->window_mask = 0;
@@ -124,11 +109,15 @@ void kvb_mirror_settle_groups(struct mirror_groups *groups)
         const struct mirror_group *group = &groups->list[i];
         groups->has_full |= group->kind == KVB_GROUP_FULL;
         groups->shard_mask |= (uint32_t)(group->family != 0) << i;
-        groups->family_masks[i] = mask_of_family(groups, group->family);
+        groups->family_masks[i] = 0;
+        for (uint32_t other = 0; other < groups->count; other++) {
+            const bool is_sibling = groups->list[other].family == group->family;
+            groups->family_masks[i] |= (uint32_t)is_sibling << other;
+        }
         for (size_t tier = 0; tier < KVB_TIER_COUNT && group->kind == KVB_GROUP_FULL; tier++) {
             groups->wanted[tier] |= (group->tiers >> tier & 1) << i;
         }
-        if (is_partial(group)) {
+        if (group->window_tokens > 0) {
             settle_window(groups, i);
         }
     }
@@ -184,27 +173,9 @@ uint32_t kvb_mirror_full_groups(const struct kvb_mirror *mirror)
     return numbers_of(groups, mask);
 }
 
-static enum odd_groups why_odd(const struct mirror_groups *groups)
-{
-    return groups->odd != odd_none ? groups->odd
-           : groups->has_odd_sizes ? odd_block_sizes
-                                   : odd_none;
-}
-
 bool kvb_mirror_has_odd_groups(const struct kvb_mirror *mirror)
 {
-    return why_odd(&mirror->groups) != odd_none;
-}
-
-/* The kind of the first group without a rule. */
-static enum kvb_group_kind odd_group_kind(const struct mirror_groups *groups)
-{
-    for (uint32_t i = 0; i < groups->count; i++) {
-        if (!kvb_group_kind_has_rule(groups->list[i].kind)) {
-            return groups->list[i].kind;
-        }
-    }
-    return KVB_GROUP_OTHER;
+    return mirror->groups.odd != odd_none || mirror->groups.has_odd_sizes;
 }
 
 const char *kvb_mirror_odd_groups_why(const struct kvb_mirror *mirror)
@@ -226,9 +197,19 @@ const char *kvb_mirror_odd_groups_why(const struct kvb_mirror *mirror)
         [odd_block_sizes] = "the cache groups have blocks of different sizes",
         [odd_unstated] = "a cache group does not say of which kind it is (vLLM 0.20 and 0.21)",
     };
-    const enum odd_groups why = why_odd(&mirror->groups);
+    const struct mirror_groups *groups = &mirror->groups;
+    enum kvb_group_kind kind = KVB_GROUP_OTHER;
 
-    return why == odd_kind ? kinds[odd_group_kind(&mirror->groups)] : reasons[why];
+    if (groups->odd == odd_none && groups->has_odd_sizes) {
+        return reasons[odd_block_sizes];
+    }
+    if (groups->odd != odd_kind) {
+        return reasons[groups->odd];
+    }
+    for (uint32_t i = groups->count; i-- > 0;) { /* the first group without a rule */
+        kind = kvb_group_kind_has_rule(groups->list[i].kind) ? kind : groups->list[i].kind;
+    }
+    return kinds[kind];
 }
 
 /* ---- Adding a group ---- */
@@ -346,23 +327,22 @@ static bool add_shape_everywhere(struct kvb_mirror *mirror, const struct kvb_eng
     return has_all;
 }
 
-/* Blocks of windows may be whole multiples of the others: they have the hash of their last part.
- * They are named by it, so the full attention's must have come first. */
-static void compare_window_size(struct mirror_groups *groups, const struct kvb_engine_event *event)
+/* Compares the size of the event's blocks with those of its group, and of the other groups. */
+static void
+compare_sizes(struct mirror_groups *groups, const struct kvb_engine_event *event, bool is_window)
 {
     const uint32_t place = place_of(groups, event->group);
 
-    if (place < kvb_max_groups && event->block_size != groups->list[place].block_size) {
-        kvb_mirror_note_odd(groups, odd_block_sizes);
+    if (event->tier != KVB_TIER_DEVICE || event->block_size == 0) {
+        return;
     }
-}
-
-/* Several block sizes of full attention make the groups odd: a list needs names that all its groups
- * hold.  vLLM also stores partial blocks where Mamba states are matched at a finer unit.  A single
- * group may have several sizes. */
-static void compare_full_size(struct mirror_groups *groups, const struct kvb_engine_event *event)
-{
-    if (groups->block_size == 0) {
+    if (is_window) {
+        /* Blocks of windows may be whole multiples of the others: they have the hash of their last
+         * part.  They are named by it, so the full attention's must have come first. */
+        if (place < kvb_max_groups && event->block_size != groups->list[place].block_size) {
+            kvb_mirror_note_odd(groups, odd_block_sizes);
+        }
+    } else if (groups->block_size == 0) {
         groups->block_size = event->block_size;
         settle_sizes(groups);
         for (size_t i = 0; i < groups->window_count; i++) {
@@ -371,21 +351,11 @@ static void compare_full_size(struct mirror_groups *groups, const struct kvb_eng
                 kvb_mirror_note_odd(groups, odd_block_sizes);
             }
         }
-    }
-    groups->has_several_sizes |= event->block_size != groups->block_size;
-}
-
-static void compare_sizes(
-    struct mirror_groups *groups, const struct kvb_engine_event *event, bool is_partial_group)
-{
-    if (event->tier != KVB_TIER_DEVICE || event->block_size == 0) {
-        return;
-    }
-    if (is_partial_group) {
-        compare_window_size(groups, event);
     } else {
-        compare_full_size(groups, event);
+        groups->has_several_sizes |= event->block_size != groups->block_size;
     }
+    /* A list needs names that all its groups hold.  vLLM also stores partial blocks where Mamba
+     * states are matched at a finer unit.  A single group may have several sizes. */
     if (groups->has_several_sizes && groups->count > 1) {
         kvb_mirror_note_odd(groups, odd_block_sizes);
     }
@@ -399,9 +369,9 @@ bool kvb_mirror_learn_shape(struct kvb_mirror *mirror, const struct kvb_engine_e
     if (event->key) { /* a pool's block size is configured */
         return true;
     }
-    const bool is_partial_group = kvb_mirror_window_of(mirror, event) > 0;
-    compare_sizes(&mirror->groups, event, is_partial_group);
-    if (is_partial_group && mirror->groups.has_full) {
+    const bool is_window = kvb_mirror_window_of(mirror, event) > 0;
+    compare_sizes(&mirror->groups, event, is_window);
+    if (is_window && mirror->groups.has_full) {
         return true; /* its blocks have the names of the others */
     }
     return event->token_count > 0 ? add_shape_everywhere(mirror, event)

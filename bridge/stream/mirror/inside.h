@@ -233,7 +233,8 @@ struct kvb_mirror {
     size_t max_blocks;
     uint32_t pool_block_size; /* tokens; 0: any */
     uint32_t chunk_tokens;    /* of chunked local attention; 0: not known */
-    kvb_span default_lora;    /* owned bytes; for events that name none */
+    char *lora_name;          /* owned; for events that name no adapter; "": the base model */
+    kvb_span default_lora;    /* the same; borrowed */
 
     struct kvb_region entry_memory; /* opened with the first entry */
     struct mirror_entry *entries;   /* there */
@@ -456,14 +457,6 @@ bool kvb_shown_free_gone(struct kvb_shown *shown);
 bool kvb_shown_has(const struct kvb_shown *shown, uint32_t id);
 uint32_t kvb_shown_parent(const struct kvb_shown *shown, uint32_t id, bool *out_has_parent);
 
-/* For stream/mirror/snapshot.c: counts how often readers were to start over; its picture; appends
- * the block as a stored one. */
-uint64_t kvb_shown_starts(const struct kvb_shown *shown);
-struct kvb_picture *kvb_shown_snapshot(struct kvb_shown *shown);
-struct kvb_mirror *kvb_shown_mirror(const struct kvb_shown *shown);
-kvb_status
-kvb_shown_write_stored(const struct kvb_shown *shown, uint32_t id, struct kvb_event_batch *out);
-
 /* Nothing is republished any more. */
 void kvb_mirror_show_no_more(struct kvb_mirror *mirror);
 
@@ -533,25 +526,28 @@ uint32_t kvb_mirror_first_waiting(const struct kvb_mirror *mirror, uint32_t pare
 /* The index of the engine's group; kvb_max_groups: it is not known. */
 uint32_t kvb_mirror_group_place(const struct kvb_mirror *mirror, uint32_t number);
 
-/* The engine's number of the event's group.  All pool objects are in one group, because they are
- * found by their key alone. */
 /* The window or chunk of the event's group; 0: it has neither, or its length is not known. */
 uint32_t
 kvb_mirror_window_of(const struct kvb_mirror *mirror, const struct kvb_engine_event *event);
 
+/* The engine's number of the event's group.  All pool objects are in one group, because they are
+ * found by their key alone. */
 uint32_t kvb_mirror_group_number(const struct kvb_engine_event *event);
 
 /* Adds the event's group, which is new.  Returns its index; kvb_max_groups: the list is full. */
 uint32_t kvb_mirror_add_group(struct kvb_mirror *mirror, const struct kvb_engine_event *event);
 
-/* Recomputes the fields that depend on the list of groups. */
+/* Computes the fields that depend on the list of groups. */
 void kvb_mirror_settle_groups(struct mirror_groups *groups);
+
+enum { no_family = -1 };
 
 /* True: of some family other than except_family, all its groups among the `wanted` are in `held`
  * (bit g: group g). */
-enum { no_family = -1 };
 bool kvb_mirror_holds_all(
     const struct mirror_groups *groups, uint32_t wanted, uint32_t held, int64_t except_family);
+
+/* The groups are odd, for this reason unless one is known. */
 void kvb_mirror_note_odd(struct mirror_groups *groups, enum odd_groups why);
 
 /* A small number for the event's block size: 1 + the index of the first shape with that size; 0 if

@@ -41,22 +41,6 @@ static void reset(struct kvb_mirror *mirror)
     kvb_mirror_forget_proofs(mirror);
 }
 
-static kvb_status keep_lora_name(struct kvb_mirror *mirror, const char *lora_name)
-{
-    const size_t len = lora_name ? strlen(lora_name) : 0;
-    uint8_t *copy = NULL;
-
-    if (len > 0) {
-        copy = malloc(len);
-        if (!copy) {
-            return KVB_NO_MEMORY;
-        }
-        memcpy(copy, lora_name, len);
-    }
-    mirror->default_lora = (kvb_span){ .data = copy, .len = len };
-    return KVB_OK;
-}
-
 kvb_status kvb_mirror_new(const struct kvb_mirror_options *options, struct kvb_mirror **out_mirror)
 {
     if (options->max_blocks == 0 || options->max_blocks > kvb_max_stream_blocks) {
@@ -67,11 +51,12 @@ kvb_status kvb_mirror_new(const struct kvb_mirror_options *options, struct kvb_m
     if (!mirror) {
         return KVB_NO_MEMORY;
     }
-    const kvb_status status = keep_lora_name(mirror, options->lora_name);
-    if (status != KVB_OK) {
+    mirror->lora_name = strdup(options->lora_name ? options->lora_name : "");
+    if (!mirror->lora_name) {
         free(mirror);
-        return status;
+        return KVB_NO_MEMORY;
     }
+    mirror->default_lora = kvb_span_of(mirror->lora_name);
     if (mirror->default_lora.len > 0) {
         (void)kvb_served_names_add(/* a name that no request can have is of no use here */
                                    &mirror->adapters, KVB_SERVED_ADAPTER, mirror->default_lora);
@@ -88,14 +73,6 @@ kvb_status kvb_mirror_new(const struct kvb_mirror_options *options, struct kvb_m
     reset(mirror);
     *out_mirror = mirror;
     return KVB_OK;
-}
-
-static void drop_bytes(kvb_span span)
-{
-    void *bytes = NULL;
-
-    memcpy(&bytes, &span.data, sizeof bytes); /* our memory, const only for readers */
-    free(bytes);
 }
 
 void kvb_mirror_free(struct kvb_mirror *mirror)
@@ -115,7 +92,7 @@ void kvb_mirror_free(struct kvb_mirror *mirror)
     kvb_id_table_done(&mirror->by_context);
     kvb_id_table_done(&mirror->by_doubtful);
     kvb_id_table_done(&mirror->by_extra_copies);
-    drop_bytes(mirror->default_lora);
+    free(mirror->lora_name);
     kvb_region_close(&mirror->entry_memory);
     free(mirror->contexts);
     free(mirror->keys);
@@ -227,29 +204,31 @@ const struct kvb_mirror_counts *kvb_mirror_count(const struct kvb_mirror *mirror
 
 /* ---- Removed, Cleared ---- */
 
-static struct copies one_less(struct copies copies)
+static kvb_status
+set_or_drop(struct mirror_change *change, uint32_t id, enum kvb_tier tier, struct copies copies)
 {
-    return (struct copies){ .min = copies.min > 0 ? copies.min - 1 : 0, .max = copies.max - 1 };
-}
-
-static kvb_status take_copy_of(struct mirror_change *change, uint32_t id)
-{
-    struct kvb_mirror *mirror = change->mirror;
-    const enum kvb_tier tier = change->event->tier;
-    struct copies copies = kvb_mirror_copies(mirror, id, tier);
-
-    copies = change->event->key != 0 ? (struct copies){ 0, 0 } : one_less(copies);
     KVB_TRY(kvb_mirror_change_copies(change, id, tier, copies));
-    if (!kvb_mirror_has_copies(&mirror->entries[id])) {
-        kvb_mirror_let_go(mirror, id);
+    if (!kvb_mirror_has_copies(&change->mirror->entries[id])) {
+        kvb_mirror_let_go(change->mirror, id);
     }
     return KVB_OK;
 }
 
-static kvb_status take_copy(struct mirror_change *change, kvb_engine_hash engine)
+static kvb_status remove_copy(struct mirror_change *change, uint32_t id)
+{
+    const enum kvb_tier tier = change->event->tier;
+    struct copies copies = kvb_mirror_copies(change->mirror, id, tier);
+
+    copies.min -= copies.min > 0;
+    copies.max--;
+    return set_or_drop(
+        change, id, tier, change->event->key != 0 ? (struct copies){ 0, 0 } : copies);
+}
+
+/* Removes a copy of the block; of a chunk that is named by its last block, those before it too. */
+static kvb_status remove_block(struct mirror_change *change, kvb_engine_hash engine)
 {
     uint32_t before[kvb_max_chunk_blocks];
-
     struct kvb_mirror *mirror = change->mirror;
     const enum kvb_tier tier = change->event->tier;
     const bool is_object = change->event->key != 0;
@@ -259,11 +238,12 @@ static kvb_status take_copy(struct mirror_change *change, kvb_engine_hash engine
         mirror->counts.unknown_removed += !is_object; /* stores report all tiers */
         return KVB_OK;
     }
+    /* Read before the removal, which may drop the entry that knows its parent. */
     const size_t count = kvb_mirror_rest_of_chunk(change, id, before);
-    KVB_TRY(take_copy_of(change, id));
+    KVB_TRY(remove_copy(change, id));
     for (size_t i = 0; i < count; i++) {
         if (mirror->entries[before[i]].max[tier] > 0) {
-            KVB_TRY(take_copy_of(change, before[i]));
+            KVB_TRY(remove_copy(change, before[i]));
         }
     }
     return KVB_OK;
@@ -272,14 +252,13 @@ static kvb_status take_copy(struct mirror_change *change, kvb_engine_hash engine
 static kvb_status remove_blocks(struct mirror_change *change)
 {
     const struct kvb_engine_event *event = change->event;
-
     struct event_progress *progress = change->progress;
 
     change->mirror->removal_tiers |= 1U << event->tier;
     for (; progress->next < event->hash_count && kvb_mirror_may_do(change, 1); progress->next++) {
         const uint32_t at = event->hash_at + progress->next;
         kvb_mirror_look_ahead(change->mirror, change->batch, change->group, at);
-        KVB_TRY(take_copy(change, change->batch->hashes[at]));
+        KVB_TRY(remove_block(change, change->batch->hashes[at]));
     }
     progress->is_unfinished = progress->next < event->hash_count;
     return KVB_OK;
@@ -287,8 +266,7 @@ static kvb_status remove_blocks(struct mirror_change *change)
 
 static kvb_status clear_tier(struct mirror_change *change, enum kvb_tier tier)
 {
-    struct kvb_mirror *mirror = change->mirror;
-    const struct kvb_entry_set *set = &mirror->in_tier[tier];
+    const struct kvb_entry_set *set = &change->mirror->in_tier[tier];
 
     change->progress->is_unfinished = false;
     for (uint32_t id = 0; (id = kvb_entry_set_next(set, id)) != KVB_NO_ID;) {
@@ -296,46 +274,39 @@ static kvb_status clear_tier(struct mirror_change *change, enum kvb_tier tier)
             change->progress->is_unfinished = true;
             return KVB_OK;
         }
-        KVB_TRY(kvb_mirror_change_copies(change, id, tier, (struct copies){ 0, 0 }));
-        if (!kvb_mirror_has_copies(&mirror->entries[id])) {
-            kvb_mirror_let_go(mirror, id);
-        }
+        KVB_TRY(set_or_drop(change, id, tier, (struct copies){ 0, 0 }));
     }
     return KVB_OK;
 }
 
 enum { offload_tiers = ((1U << KVB_TIER_COUNT) - 1) & ~(1U << KVB_TIER_DEVICE) };
 
-/* The tiers beyond the device that may keep their blocks through this clear.  SGLang's flush
- * empties its host pool with the device. */
-static uint32_t tiers_left_by(const struct mirror_change *change)
+static kvb_status clear_all(struct mirror_change *change)
 {
-    const struct kvb_mirror *mirror = change->mirror;
-
-    return change->event->leaves_tiers && !mirror->has_signed_hashes ? offload_tiers : 0;
-}
-
-static bool is_anything_offloaded(const struct kvb_mirror *mirror)
-{
+    struct kvb_mirror *mirror = change->mirror;
+    /* These may keep their blocks through this clear.  SGLang's flush empties its host pool with
+     * the device. */
+    const uint32_t left =
+        change->event->leaves_tiers && !mirror->has_signed_hashes ? offload_tiers : 0;
     bool is_offloaded = false;
 
     for (size_t tier = KVB_TIER_DEVICE + 1; tier < KVB_TIER_COUNT; tier++) {
         is_offloaded |= kvb_entry_set_next(&mirror->in_tier[tier], 0) != KVB_NO_ID;
     }
-    return is_offloaded;
-}
-
-/* What the other tiers held may still be there. */
-static kvb_status clear_device(struct mirror_change *change)
-{
-    struct kvb_mirror *mirror = change->mirror;
-
-    KVB_TRY(clear_tier(change, KVB_TIER_DEVICE));
-    mirror->reset_tiers = offload_tiers;
-    if (!change->progress->is_unfinished) {
-        mirror->forgot_full = false; /* the device holds none of the forgotten ones any more */
+    /* Where something may be left, the device is cleared block by block. */
+    if (change->progress->is_unfinished || (left != 0 && is_offloaded)) {
+        KVB_TRY(clear_tier(change, KVB_TIER_DEVICE));
+        mirror->reset_tiers = offload_tiers;
+        if (!change->progress->is_unfinished) {
+            mirror->forgot_full = false; /* the device holds none of the forgotten ones any more */
+        }
+        return KVB_OK;
     }
-    return KVB_OK;
+    clear_mirror(mirror);
+    /* a list that lacks blocks does not know what these tiers held */
+    mirror->reset_tiers = mirror->is_whole ? 0 : left;
+    return kvb_router_batch_add_event(
+        change->out, &(struct kvb_router_event){ .kind = KVB_ROUTER_CLEARED });
 }
 
 static kvb_status clear_one_tier(struct mirror_change *change)
@@ -351,14 +322,6 @@ static kvb_status clear_one_tier(struct mirror_change *change)
  *
  * Blocks of an offload tier whose removals nobody publishes pile up until max_blocks is reached,
  * and would take the device's list with them.  So that tier is dropped first. */
-
-static bool is_full(const struct mirror_change *change)
-{
-    const struct kvb_mirror *mirror = change->mirror;
-
-    return change->event->kind == KVB_EVENT_STORED &&
-           mirror->entry_count + change->event->hash_count > mirror->max_blocks;
-}
 
 /* The tier to drop; KVB_TIER_DEVICE: none holds anything. */
 static enum kvb_tier tier_to_drop(const struct kvb_mirror *mirror)
@@ -382,7 +345,8 @@ static kvb_status make_room(struct mirror_change *change, bool *out_is_done)
     struct kvb_mirror *mirror = change->mirror;
     struct event_progress *progress = change->progress;
 
-    while (progress->is_making_room || is_full(change)) {
+    while (progress->is_making_room ||
+           mirror->entry_count + change->event->hash_count > mirror->max_blocks) {
         if (!progress->is_making_room) {
             progress->dropped = tier_to_drop(mirror);
             if (progress->dropped == KVB_TIER_DEVICE) {
@@ -402,20 +366,7 @@ static kvb_status make_room(struct mirror_change *change, bool *out_is_done)
     return KVB_OK;
 }
 
-static kvb_status clear_all(struct mirror_change *change)
-{
-    struct kvb_mirror *mirror = change->mirror;
-    const uint32_t left = tiers_left_by(change);
-
-    if (change->progress->is_unfinished || (left != 0 && is_anything_offloaded(mirror))) {
-        return clear_device(change);
-    }
-    clear_mirror(mirror);
-    /* a list that lacks blocks does not know what these tiers held */
-    mirror->reset_tiers = mirror->is_whole ? 0 : left;
-    return kvb_router_batch_add_event(
-        change->out, &(struct kvb_router_event){ .kind = KVB_ROUTER_CLEARED });
-}
+/* ---- Any event ---- */
 
 void kvb_mirror_begin_batch(struct kvb_mirror *mirror, const struct kvb_router_batch *out)
 {
@@ -427,43 +378,17 @@ bool kvb_mirror_is_unfinished(const struct kvb_mirror *mirror)
     return mirror->progress.is_unfinished;
 }
 
-/* *out_is_taken: the event is to be applied. */
-static kvb_status begin_mirror_event(struct mirror_change *change, bool *out_is_taken)
-{
-    struct kvb_mirror *mirror = change->mirror;
-    const enum kvb_event_kind kind = change->event->kind;
-
-    *out_is_taken = true;
-    *change->progress = (struct event_progress){ .last = KVB_NO_ID };
-    mirror->pending_count = 0;
-    if (change->at == 0) {
-        kvb_mirror_begin_proofs(mirror);
-    }
-    if (change->batch->has_signed_hashes) {
-        mirror->has_signed_hashes = true;
-        mirror->reset_tiers = 0;
-    }
-    return kind == KVB_EVENT_STORED || kind == KVB_EVENT_REMOVED
-               ? kvb_mirror_meet_group(change, out_is_taken)
-               : KVB_OK;
-}
-
-static kvb_status store_within_room(struct mirror_change *change)
+static kvb_status apply_part(struct mirror_change *change)
 {
     bool has_room = true;
 
-    /* a Stored that has begun goes on: it was checked as a whole */
-    if (!change->progress->is_unfinished || change->progress->is_making_room) {
-        KVB_TRY(make_room(change, &has_room));
-    }
-    return has_room ? kvb_mirror_store(change) : KVB_OK;
-}
-
-static kvb_status apply_part(struct mirror_change *change)
-{
     switch (change->event->kind) {
     case KVB_EVENT_STORED:
-        return store_within_room(change);
+        /* One that has begun goes on: it was checked as a whole. */
+        if (!change->progress->is_unfinished || change->progress->is_making_room) {
+            KVB_TRY(make_room(change, &has_room));
+        }
+        return has_room ? kvb_mirror_store(change) : KVB_OK;
     case KVB_EVENT_REMOVED:
         return remove_blocks(change);
     case KVB_EVENT_CLEARED:
@@ -476,14 +401,30 @@ static kvb_status apply_part(struct mirror_change *change)
 
 static kvb_status apply_change(struct mirror_change *change)
 {
-    bool is_taken = true;
+    struct kvb_mirror *mirror = change->mirror;
+    const enum kvb_event_kind kind = change->event->kind;
+    const bool has_group = kind == KVB_EVENT_STORED || kind == KVB_EVENT_REMOVED;
+    bool is_applied = true;
 
-    if (!change->progress->is_unfinished) {
-        KVB_TRY(begin_mirror_event(change, &is_taken));
-    } else if (change->event->kind != KVB_EVENT_CLEARED) {
-        kvb_mirror_find_group(change);
+    if (change->progress->is_unfinished) { /* it goes on, in the group that it has met */
+        if (has_group) {
+            kvb_mirror_find_group(change);
+        }
+        return apply_part(change);
     }
-    return is_taken ? apply_part(change) : KVB_OK;
+    *change->progress = (struct event_progress){ .last = KVB_NO_ID };
+    mirror->pending_count = 0;
+    if (change->at == 0) {
+        kvb_mirror_begin_proofs(mirror);
+    }
+    if (change->batch->has_signed_hashes) {
+        mirror->has_signed_hashes = true;
+        mirror->reset_tiers = 0;
+    }
+    if (has_group) {
+        KVB_TRY(kvb_mirror_meet_group(change, &is_applied));
+    }
+    return is_applied ? apply_part(change) : KVB_OK;
 }
 
 kvb_status kvb_mirror_apply(

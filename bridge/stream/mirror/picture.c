@@ -129,11 +129,6 @@ void kvb_picture_end(struct kvb_picture *picture)
 
 /* ---- What was sent ---- */
 
-static bool is_sent(const struct kvb_picture *picture, uint32_t id)
-{
-    return id / 64 < picture->words && is_set(picture->sent, id);
-}
-
 static bool is_of_list(const struct kvb_mirror *mirror, uint32_t id, unsigned list)
 {
     return list == shown_list ? kvb_shown_has(mirror->shown, id)
@@ -160,7 +155,8 @@ static enum obstacle obstacle_of(
     if (*out_parent == KVB_NO_ID) {
         return picture->order == KVB_PICTURE_FROM_ROOTS ? obstacle_orphan : obstacle_none;
     }
-    return is_sent(picture, *out_parent) ? obstacle_none : obstacle_parent;
+    const bool is_sent = *out_parent / 64 < picture->words && is_set(picture->sent, *out_parent);
+    return is_sent ? obstacle_none : obstacle_parent;
 }
 
 /* ---- What the mirror says while pictures are taken of it ---- */
@@ -183,6 +179,7 @@ void kvb_mirror_tell_stored(
 {
     for (struct kvb_picture *picture = mirror->pictures; picture; picture = picture->next) {
         uint32_t parent = KVB_NO_ID;
+        /* Lists that are over or still to come are not watched: the latter are read later. */
         if (picture->lists == 0 || list != list_of(picture)) {
             continue;
         }
@@ -250,6 +247,7 @@ static void move_on(struct kvb_picture *picture, const struct kvb_mirror *mirror
 {
     const bool has_set = list_of(picture) != shown_list;
 
+    /* A word of entries that are known is passed over at once; so many of them are one look. */
     for (int i = 0; i < words_a_look && picture->place < mirror->entry_end; i++) {
         if (has_set) { /* of the entries with copies in the tier */
             picture->place =
@@ -325,7 +323,7 @@ static kvb_status climb(struct kvb_picture *picture, const struct kvb_mirror *mi
 }
 
 /* The last entry of the path is next. */
-static void take_top(struct kvb_picture *picture, const struct kvb_mirror *mirror, uint32_t *out_id)
+static void send_top(struct kvb_picture *picture, const struct kvb_mirror *mirror, uint32_t *out_id)
 {
     const uint32_t top = picture->path[picture->path_count - 1];
     uint32_t parent = KVB_NO_ID;
@@ -350,6 +348,7 @@ static void end_round(struct kvb_picture *picture)
                          (picture->has_sent || picture->is_changed) &&
                          ++picture->rounds < max_rounds;
 
+    /* What the round has left out may hang below what it has sent, or below what came meanwhile. */
     picture->place = 0;
     picture->has_sent = false;
     picture->is_changed = false;
@@ -365,17 +364,16 @@ static void end_round(struct kvb_picture *picture)
     }
 }
 
-static bool is_empty(const struct kvb_mirror *mirror, unsigned list)
-{
-    return list == shown_list ? kvb_shown_count(mirror->shown)->shown == 0
-                              : mirror->counts.held[list] == 0;
-}
-
 /* Rounds and lists that are over cost no look. */
 bool kvb_picture_is_done(struct kvb_picture *picture, const struct kvb_mirror *mirror)
 {
-    while (picture->lists != 0 && picture->path_count == 0 &&
-           (picture->place >= mirror->entry_end || is_empty(mirror, list_of(picture)))) {
+    while (picture->lists != 0 && picture->path_count == 0) {
+        const unsigned list = list_of(picture);
+        const uint64_t listed =
+            list == shown_list ? kvb_shown_count(mirror->shown)->shown : mirror->counts.held[list];
+        if (picture->place < mirror->entry_end && listed > 0) {
+            break;
+        }
         end_round(picture);
     }
     return picture->lists == 0;
@@ -387,8 +385,9 @@ kvb_status kvb_picture_next(
     if (picture->is_lost) {
         return KVB_NO_MEMORY;
     }
+    /* The mirror may have grown. */
     if (picture->mirror) {
-        KVB_TRY(grow_picture(picture, mirror)); /* the mirror may have grown */
+        KVB_TRY(grow_picture(picture, mirror));
     }
     *out_id = KVB_NO_ID;
     for (; *out_id == KVB_NO_ID && !kvb_picture_is_done(picture, mirror) && *looks > 0; --*looks) {
@@ -397,7 +396,7 @@ kvb_status kvb_picture_next(
         } else if (!picture->is_path_whole) {
             KVB_TRY(climb(picture, mirror));
         } else {
-            take_top(picture, mirror, out_id);
+            send_top(picture, mirror, out_id);
         }
     }
     return KVB_OK;

@@ -64,7 +64,6 @@ struct kvb_picture {
     bool has_sent;   /* a block was sent in this round */
     bool is_changed; /* a stored event of this list was published in this round */
     bool is_lost;    /* out of memory: `sent` is not complete */
-    uint64_t starts; /* kvb_picture_shown: kvb_shown_starts() when it began */
 };
 
 /* Begins a picture of KVB_PICTURE_PARENTS_FIRST or KVB_PICTURE_FROM_ROOTS, which must be {0} or

@@ -64,20 +64,6 @@ static bool holds_new_block(
     return is_new;
 }
 
-static bool is_skipped_group(const struct kvb_engine_event *event)
-{
-    return event->kind == KVB_EVENT_SKIPPED && !kvb_group_kind_has_rule(event->group_kind);
-}
-
-/* Rule B or C for a later event of the run. */
-static bool
-is_proof(const struct mirror_change *change, const struct kvb_engine_event *next, uint32_t *left)
-{
-    return next->is_sparse ||
-           (next->group_kind == KVB_GROUP_FULL && next->key == 0 && next->tier == KVB_TIER_DEVICE &&
-            holds_new_block(change, next, 0, left));
-}
-
 /* Rule B or C for the rest of the run after this event.  It visits at most kvb_max_groups events.
  * Events that prove nothing are not visited again for the next event of the run. */
 static bool is_before_proof(const struct mirror_change *change, uint32_t *left)
@@ -88,13 +74,16 @@ static bool is_before_proof(const struct mirror_change *change, uint32_t *left)
 
     for (size_t i = 0; at < batch->event_count && i < kvb_max_groups; at++, i++) {
         const struct kvb_engine_event *next = &batch->events[at];
-        if (is_skipped_group(next)) {
+        if (next->kind == KVB_EVENT_SKIPPED && !kvb_group_kind_has_rule(next->group_kind)) {
             continue;
         }
         if (next->kind != KVB_EVENT_STORED || next->has_parent || next->group <= number) {
             break;
         }
-        if (at >= change->mirror->unproven_end && is_proof(change, next, left)) {
+        const bool may_prove =
+            next->group_kind == KVB_GROUP_FULL && next->key == 0 && next->tier == KVB_TIER_DEVICE;
+        if (at >= change->mirror->unproven_end &&
+            (next->is_sparse || (may_prove && holds_new_block(change, next, 0, left)))) {
             return true;
         }
         number = next->group;
@@ -117,22 +106,17 @@ static bool ends_with_new_block(const struct mirror_change *change, uint32_t i, 
            holds_new_block(change, event, from > i ? from : i, left);
 }
 
-/* Rule B or C for the blocks of this event; `i` of them are applied. */
-static bool is_real_alone(const struct mirror_change *change, uint32_t i, uint32_t *left)
+/* Rule B or C, for this event, `i` of whose blocks are applied, or for the run. */
+static bool is_real_by_blocks(const struct mirror_change *change, uint32_t i)
 {
     const struct kvb_mirror *mirror = change->mirror;
     const bool has_new = change->progress->has_new && mirror->is_whole && !mirror->forgot_full;
-
-    return change->is_window ? change->event->is_sparse || ends_with_new_block(change, i, left)
-                             : has_new || holds_new_block(change, change->event, i, left);
-}
-
-/* Rule B or C, for this event or for the run. */
-static bool is_real_by_blocks(const struct mirror_change *change, uint32_t i)
-{
     uint32_t left = max_judged_blocks;
+    const bool is_real_alone =
+        change->is_window ? change->event->is_sparse || ends_with_new_block(change, i, &left)
+                          : has_new || holds_new_block(change, change->event, i, &left);
 
-    return is_real_alone(change, i, &left) || is_before_proof(change, &left);
+    return is_real_alone || is_before_proof(change, &left);
 }
 
 [[gnu::hot]] static bool is_real_by_proof(const struct mirror_change *change, uint32_t i)
@@ -140,6 +124,7 @@ static bool is_real_by_blocks(const struct mirror_change *change, uint32_t i)
     const struct kvb_mirror *mirror = change->mirror;
     const struct kvb_engine_event *event = change->event;
 
+    /* Engines that cannot repeat blocks, and those that are configured so. */
     if (mirror->copies == KVB_COPIES_COUNTED || mirror->never_repeats ||
         (event->is_array && event->key == 0)) {
         return true;
@@ -147,6 +132,7 @@ static bool is_real_by_blocks(const struct mirror_change *change, uint32_t i)
     if (event->tier != KVB_TIER_DEVICE || event->key) {
         return event->is_of_connector; /* of vLLM's offload connectors */
     }
+    /* Rule A, and the event of another group before this one. */
     if (event->has_parent || (mirror->run.is_real && event->group > mirror->run.number)) {
         return true;
     }
@@ -225,6 +211,7 @@ note_doubtful_ancestors(struct mirror_change *change, uint32_t id, bool *out_is_
     struct kvb_mirror *mirror = change->mirror;
 
     *out_is_whole = false;
+    /* Upwards until a chain that is known to be without doubt, a root, or the end of the budget. */
     while (id != KVB_NO_ID && mirror->entries[id].max[KVB_TIER_DEVICE] > 0 &&
            mirror->proof_steps > 0) {
         const struct mirror_entry *entry = &mirror->entries[id];

@@ -80,30 +80,12 @@ static size_t next_changed(const struct kvb_mirror *mirror, size_t from)
 
 /* ---- Writing records ---- */
 
-static void put_links(const struct kvb_mirror *mirror, uint32_t id, uint8_t *to)
-{
-    const bool is_doubtful = kvb_mirror_is_doubtful(&mirror->entries[id]);
-
-    kvb_le_put_u32(to + at_older, is_doubtful ? kvb_mirror_link(mirror, id)->older : KVB_NO_ID);
-    kvb_le_put_u32(to + at_newer, is_doubtful ? kvb_mirror_link(mirror, id)->newer : KVB_NO_ID);
-    to[at_flags] |= is_doubtful ? doubtful_flag : 0;
-}
-
 static uint8_t in_a_byte(uint32_t copies)
 {
     return (uint8_t)(copies < many_copies ? copies : many_copies);
 }
 
-static bool needs_counts(const struct kvb_mirror *mirror, uint32_t id)
-{
-    bool needs = false;
-
-    for (size_t tier = 0; tier < KVB_TIER_COUNT && mirror->entries[id].is_used; tier++) {
-        needs |= kvb_mirror_copies(mirror, id, (enum kvb_tier)tier).max > many_copies;
-    }
-    return needs;
-}
-
+/* A record of counts. */
 static void put_counts(const struct kvb_mirror *mirror, uint32_t id, uint8_t *to)
 {
     memset(to, 0, kvb_mirror_record_bytes);
@@ -116,38 +98,41 @@ static void put_counts(const struct kvb_mirror *mirror, uint32_t id, uint8_t *to
     }
 }
 
-static void put_record(const struct kvb_mirror *mirror, uint32_t id, uint8_t *to)
+/* There is room for two records. */
+static void append_record(const struct kvb_mirror *mirror, uint32_t id, struct kvb_buf *out)
 {
     const struct mirror_entry *entry = &mirror->entries[id];
+    uint8_t *to = out->data + out->len;
+    bool needs_counts = false;
 
     memset(to, 0, kvb_mirror_record_bytes);
+    out->len += kvb_mirror_record_bytes;
     kvb_le_put_u32(to + at_id, id);
     if (!entry->is_used) {
         kvb_le_put_u32(to + at_newer, (uint32_t)entry->parent);
         return; /* of a free entry only the link to the next one matters */
     }
-    to[at_group] = (uint8_t)kvb_mirror_context(mirror, entry)->group;
-    to[at_size] = (uint8_t)kvb_mirror_context(mirror, entry)->size;
+    const struct mirror_context *context = kvb_mirror_context(mirror, entry);
+    const bool is_doubtful = kvb_mirror_is_doubtful(entry);
+    to[at_group] = (uint8_t)context->group;
+    to[at_size] = (uint8_t)context->size;
     to[at_placement] = entry->placement;
-    to[at_flags] = (uint8_t)(used_flag | (entry->has_parent ? has_parent_flag : 0));
+    to[at_flags] =
+        (uint8_t)(used_flag | (entry->has_parent ? has_parent_flag : 0) | (is_doubtful ? doubtful_flag : 0));
     for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
         const struct copies copies = kvb_mirror_copies(mirror, id, (enum kvb_tier)tier);
         to[at_most + tier] = in_a_byte(copies.max);
         to[at_least + tier] = in_a_byte(copies.min);
+        needs_counts |= copies.max > many_copies;
     }
     kvb_le_put_u64(to + at_engine, entry->engine.value);
     kvb_le_put_u64(to + at_tokens, entry->tokens.value);
     kvb_le_put_u64(to + at_parent, entry->parent);
-    kvb_le_put_u64(to + at_seed, kvb_mirror_context(mirror, entry)->seed);
+    kvb_le_put_u64(to + at_seed, context->seed);
     kvb_le_put_u64(to + at_key, kvb_mirror_key(mirror, id));
-    put_links(mirror, id, to);
-}
-
-static void append_record(const struct kvb_mirror *mirror, uint32_t id, struct kvb_buf *out)
-{
-    put_record(mirror, id, out->data + out->len);
-    out->len += kvb_mirror_record_bytes;
-    if (needs_counts(mirror, id)) {
+    kvb_le_put_u32(to + at_older, is_doubtful ? kvb_mirror_link(mirror, id)->older : KVB_NO_ID);
+    kvb_le_put_u32(to + at_newer, is_doubtful ? kvb_mirror_link(mirror, id)->newer : KVB_NO_ID);
+    if (needs_counts) {
         put_counts(mirror, id, out->data + out->len);
         out->len += kvb_mirror_record_bytes;
     }
@@ -159,12 +144,12 @@ kvb_status kvb_mirror_put_changed(
 {
     struct changed_entries *changed = &mirror->changed;
     const size_t count = changed->count < max_entries ? changed->count : max_entries;
-
     const size_t with_counts =
         count < mirror->extra_copies_count ? count : mirror->extra_copies_count;
     const size_t before = out->len;
 
     KVB_TRY(kvb_buf_reserve(out, (count + with_counts) * kvb_mirror_record_bytes));
+    /* Round and round: entries that change again behind the place are met in the next round. */
     for (size_t i = 0; i < count; i++) {
         const size_t id = next_changed(mirror, *place);
         append_record(mirror, (uint32_t)id, out);
@@ -178,9 +163,14 @@ kvb_status kvb_mirror_put_changed(
 
 /* ---- Reading records ---- */
 
-static struct mirror_block record_block(const uint8_t *record)
+static struct copies copies_at(const uint8_t *record, size_t tier)
 {
-    return (struct mirror_block){
+    return (struct copies){ .min = record[at_least + tier], .max = record[at_most + tier] };
+}
+
+static kvb_status read_entry(struct kvb_mirror *mirror, uint32_t id, const uint8_t *record)
+{
+    const struct mirror_block block = {
         .engine = { kvb_le_get_u64(record + at_engine) },
         .tokens = { kvb_le_get_u64(record + at_tokens) },
         .parent = kvb_le_get_u64(record + at_parent),
@@ -191,11 +181,18 @@ static struct mirror_block record_block(const uint8_t *record)
         .placement = (enum placement)record[at_placement],
         .has_parent = record[at_flags] & has_parent_flag,
     };
-}
 
-static struct copies copies_at(const uint8_t *record, size_t tier)
-{
-    return (struct copies){ .min = record[at_least + tier], .max = record[at_most + tier] };
+    KVB_TRY(kvb_mirror_write(mirror, id, &block));
+    for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
+        KVB_TRY(kvb_mirror_write_copies(mirror, id, (enum kvb_tier)tier, copies_at(record, tier)));
+    }
+    if (!kvb_mirror_is_doubtful(&mirror->entries[id])) {
+        return KVB_OK;
+    }
+    return kvb_mirror_link_new(
+        mirror, (struct doubtful_link){ .id = id,
+                                        .older = kvb_le_get_u32(record + at_older),
+                                        .newer = kvb_le_get_u32(record + at_newer) });
 }
 
 static bool is_possible(const uint8_t *record)
@@ -221,44 +218,14 @@ static bool is_possible(const uint8_t *record)
                         is_doubtful == says_doubtful);
 }
 
-/* Forgets what an earlier record said about the entry. */
-static void forget_entry(struct kvb_mirror *mirror, uint32_t id)
-{
-    if (!mirror->entries[id].is_used) {
-        return;
-    }
-    if (kvb_mirror_is_doubtful(&mirror->entries[id])) {
-        kvb_mirror_link_drop(mirror, id);
-    }
-    kvb_mirror_forget_copies(mirror, id);
-    kvb_mirror_wipe(mirror, id);
-}
-
-static kvb_status take_entry(struct kvb_mirror *mirror, uint32_t id, const uint8_t *record)
-{
-    const struct mirror_block block = record_block(record);
-
-    KVB_TRY(kvb_mirror_write(mirror, id, &block));
-    for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
-        KVB_TRY(kvb_mirror_write_copies(mirror, id, (enum kvb_tier)tier, copies_at(record, tier)));
-    }
-    if (!kvb_mirror_is_doubtful(&mirror->entries[id])) {
-        return KVB_OK;
-    }
-    return kvb_mirror_link_new(
-        mirror, (struct doubtful_link){ .id = id,
-                                        .older = kvb_le_get_u32(record + at_older),
-                                        .newer = kvb_le_get_u32(record + at_newer) });
-}
-
 static struct copies counted_at(const uint8_t *counts, size_t tier)
 {
     return (struct copies){ .min = kvb_le_get_u32(counts + at_least_counted + 4 * tier),
                             .max = kvb_le_get_u32(counts + at_most_counted + 4 * tier) };
 }
 
-/* True: the counts agree with the preceding record, except where its bytes are saturated. */
-static bool are_counts_of(const struct kvb_mirror *mirror, uint32_t id, const uint8_t *counts)
+/* Counts must agree with the preceding record, except where its bytes are saturated. */
+static kvb_status read_counts(struct kvb_mirror *mirror, uint32_t id, const uint8_t *counts)
 {
     bool are_right = id < mirror->entry_end && mirror->entries[id].is_used;
 
@@ -268,12 +235,7 @@ static bool are_counts_of(const struct kvb_mirror *mirror, uint32_t id, const ui
                     in_a_byte(copies.max) == mirror->entries[id].max[tier] &&
                     (copies.min > 0) == kvb_mirror_holds(&mirror->entries[id], (enum kvb_tier)tier);
     }
-    return are_right;
-}
-
-static kvb_status take_counts(struct kvb_mirror *mirror, uint32_t id, const uint8_t *counts)
-{
-    if (!are_counts_of(mirror, id, counts)) {
+    if (!are_right) {
         return KVB_BAD_INPUT;
     }
     for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
@@ -289,19 +251,24 @@ kvb_mirror_take_record(struct kvb_mirror *mirror, const uint8_t record[kvb_mirro
     const uint32_t id = kvb_le_get_u32(record + at_id);
 
     if (record[at_flags] == counts_flag) {
-        return take_counts(mirror, id, record);
+        return read_counts(mirror, id, record);
     }
+    /* Numbers come in their order for the first time, so that none is skipped. */
     if (id > mirror->entry_end || !is_possible(record)) {
         return KVB_BAD_INPUT;
     }
     KVB_TRY(kvb_mirror_reserve(mirror, (size_t)id + 1));
-    if (id < mirror->entry_end) {
-        forget_entry(mirror, id);
-    } else {
+    if (id == mirror->entry_end) {
         mirror->entry_end++;
+    } else if (mirror->entries[id].is_used) { /* what an earlier record said about it is void */
+        if (kvb_mirror_is_doubtful(&mirror->entries[id])) {
+            kvb_mirror_link_drop(mirror, id);
+        }
+        kvb_mirror_forget_copies(mirror, id);
+        kvb_mirror_wipe(mirror, id);
     }
     mirror->entries[id] = (struct mirror_entry){ .parent = kvb_le_get_u32(record + at_newer) };
-    return record[at_flags] & used_flag ? take_entry(mirror, id, record) : KVB_OK;
+    return record[at_flags] & used_flag ? read_entry(mirror, id, record) : KVB_OK;
 }
 
 /* ---- The ends ----
@@ -372,21 +339,18 @@ static void put_shapes(const struct kvb_mirror_counts *counts, uint8_t *to)
     }
 }
 
-static bool keeps_numbers(const struct kvb_mirror *mirror)
-{
-    return mirror->shown && kvb_shown_count(mirror->shown)->gone > 0;
-}
-
 void kvb_mirror_put_ends(struct kvb_mirror *mirror, uint8_t to[kvb_mirror_ends_bytes])
 {
+    const bool keeps_numbers = mirror->shown && kvb_shown_count(mirror->shown)->gone > 0;
     const uint32_t flags = (mirror->forgot_full ? forgot_full_flag : 0U) |
                            (mirror->groups.odd != odd_none ? odd_groups_flag : 0U) |
                            (uint32_t)mirror->groups.odd << odd_shift |
                            (mirror->is_paired ? paired_flag : 0U) |
                            (mirror->has_extra_keys ? extra_keys_flag : 0U) |
                            (mirror->has_signed_hashes ? signed_hashes_flag : 0U) |
-                           (keeps_numbers(mirror) ? kept_numbers_flag : 0U);
+                           (keeps_numbers ? kept_numbers_flag : 0U);
 
+    /* Parts that are shorter than their room end with zeros, which the reader checks. */
     memset(to, 0, kvb_mirror_ends_bytes);
     kvb_le_put_u32(to + ends_entry_end, (uint32_t)mirror->entry_end);
     kvb_le_put_u32(to + ends_first_free, mirror->first_free);
@@ -419,7 +383,7 @@ static bool is_all_zero(const uint8_t *from, const uint8_t *end)
     return from == end;
 }
 
-static kvb_status take_groups(struct kvb_mirror *mirror, const uint8_t *ends)
+static kvb_status read_groups(struct kvb_mirror *mirror, const uint8_t *ends)
 {
     const uint32_t count = kvb_le_get_u32(ends + ends_group_count) & ((1U << chunk_shift) - 1);
     const uint8_t *from = ends + ends_groups;
@@ -435,6 +399,7 @@ static kvb_status take_groups(struct kvb_mirror *mirror, const uint8_t *ends)
                                             .block_size = kvb_le_get_u32(from + 12) >> size_shift,
                                             .tiers = kvb_le_get_u32(from + 12) &
                                                      ((1U << size_shift) - 1) };
+        /* What no event can have made. */
         if ((unsigned)group.kind >= KVB_GROUP_KIND_COUNT || group.tiers >> KVB_TIER_COUNT ||
             group.block_size > kvb_max_block_tokens ||
             (group.window_tokens > 0 && group.kind != KVB_GROUP_WINDOW &&
@@ -444,6 +409,7 @@ static kvb_status take_groups(struct kvb_mirror *mirror, const uint8_t *ends)
         }
         mirror->groups.list[mirror->groups.count++] = group;
     }
+    /* An older checkpoint says that groups are odd, and not why. */
     if (odd >= odd_count || (odd != odd_none && !(flags & odd_groups_flag))) {
         return KVB_BAD_INPUT;
     }
@@ -454,7 +420,7 @@ static kvb_status take_groups(struct kvb_mirror *mirror, const uint8_t *ends)
                                                                                   : KVB_BAD_INPUT;
 }
 
-static kvb_status take_shapes(struct kvb_mirror *mirror, const uint8_t *ends)
+static kvb_status read_shapes(struct kvb_mirror *mirror, const uint8_t *ends)
 {
     struct kvb_mirror_counts *counts = &mirror->counts;
     const uint32_t count = kvb_le_get_u32(ends + ends_shape_count);
@@ -484,7 +450,7 @@ static kvb_status take_shapes(struct kvb_mirror *mirror, const uint8_t *ends)
                : KVB_BAD_INPUT;
 }
 
-static kvb_status take_ends(struct kvb_mirror *mirror, const uint8_t *ends)
+static kvb_status read_ends(struct kvb_mirror *mirror, const uint8_t *ends)
 {
     const uint32_t flags = kvb_le_get_u32(ends + ends_flags);
 
@@ -505,8 +471,8 @@ static kvb_status take_ends(struct kvb_mirror *mirror, const uint8_t *ends)
     mirror->has_extra_keys = flags & extra_keys_flag;
     mirror->has_signed_hashes = flags & signed_hashes_flag;
     mirror->counts.max_proven = kvb_le_get_u64(ends + ends_most_proven);
-    KVB_TRY(take_groups(mirror, ends));
-    return take_shapes(mirror, ends);
+    KVB_TRY(read_groups(mirror, ends));
+    return read_shapes(mirror, ends);
 }
 
 /* ---- Adding restored entries to the tables ---- */
@@ -613,32 +579,27 @@ static bool is_free_list_whole(const struct kvb_mirror *mirror)
     return id == KVB_NO_ID;
 }
 
-/* Readers of republished events are told anew, so nobody needs the numbers of dropped entries. */
-static void free_unused(struct kvb_mirror *mirror)
-{
-    mirror->first_free = KVB_NO_ID;
-    for (size_t id = mirror->entry_end; id-- > 0;) {
-        if (!mirror->entries[id].is_used) {
-            mirror->entries[id].parent = mirror->first_free;
-            mirror->first_free = (uint32_t)id;
-        }
-    }
-}
-
 kvb_status kvb_mirror_settle(
     struct kvb_mirror *mirror, const uint8_t ends[kvb_mirror_ends_bytes],
     const struct kvb_digest_key *key, bool *out_is_same)
 {
+    /* The groups and shapes first: what an entry may be depends on them. */
     *out_is_same = !(kvb_le_get_u32(ends + ends_flags) & kept_numbers_flag);
     mirror->digest_key = *key;
-    KVB_TRY(take_ends(mirror, ends));
+    KVB_TRY(read_ends(mirror, ends));
     for (size_t id = 0; id < mirror->entry_end; id++) {
         if (mirror->entries[id].is_used) {
             KVB_TRY(file_entry(mirror, (uint32_t)id));
         }
     }
-    if (!*out_is_same) {
-        free_unused(mirror);
+    /* Readers of republished events are told anew, so nobody needs the numbers of dropped entries:
+     * all that are not used come free. */
+    mirror->first_free = *out_is_same ? mirror->first_free : KVB_NO_ID;
+    for (size_t id = mirror->entry_end; !*out_is_same && id-- > 0;) {
+        if (!mirror->entries[id].is_used) {
+            mirror->entries[id].parent = mirror->first_free;
+            mirror->first_free = (uint32_t)id;
+        }
     }
     if (!is_doubtful_list_whole(mirror, doubt_full) ||
         !is_doubtful_list_whole(mirror, doubt_window) || !is_free_list_whole(mirror)) {

@@ -71,8 +71,9 @@ struct kvb_shown {
     uint32_t passing; /* the children from here on change, too: their parent was shown or removed */
     bool is_cleared;  /* readers have not been sent the Cleared yet */
 
-    struct kvb_picture snapshot; /* of stream/mirror/snapshot.c */
+    struct kvb_picture snapshot; /* owned; while one is taken */
     uint64_t starts;             /* how often readers were to start over */
+    uint64_t snapshot_starts;    /* the same when the snapshot began */
 
     struct shown_lora *loras; /* owned */
     size_t lora_count, lora_capacity;
@@ -151,26 +152,10 @@ static void count_bytes(struct kvb_shown *shown)
 
 /* ---- Adapters ---- */
 
-/* The place of a name that no block uses, or the place after the last one. */
-static kvb_status free_lora_place(struct kvb_shown *shown, size_t *out_at)
+/* One more block uses the name. */
+static kvb_status use_lora(struct kvb_shown *shown, kvb_span name, uint16_t *out_lora)
 {
-    for (size_t i = 0; i < shown->lora_count; i++) {
-        if (!shown->loras[i].text) {
-            *out_at = i;
-            return KVB_OK;
-        }
-    }
-    KVB_TRY(kvb_array_reserve(
-        &shown->loras, &shown->lora_capacity, shown->lora_count + 1, sizeof *shown->loras,
-        kvb_max_shown_loras));
-    shown->loras[shown->lora_count] = (struct shown_lora){ .text = NULL };
-    *out_at = shown->lora_count++;
-    return KVB_OK;
-}
-
-static kvb_status take_lora(struct kvb_shown *shown, kvb_span name, uint16_t *out_lora)
-{
-    size_t at = 0;
+    size_t at = shown->lora_count; /* a place that is free, or the one after the last */
 
     if (name.len == 0) {
         *out_lora = 0;
@@ -183,24 +168,19 @@ static kvb_status take_lora(struct kvb_shown *shown, kvb_span name, uint16_t *ou
             *out_lora = (uint16_t)(i + 1);
             return KVB_OK;
         }
+        at = lora->text ? at : i;
     }
-    KVB_TRY(free_lora_place(shown, &at));
+    KVB_TRY(kvb_array_reserve(
+        &shown->loras, &shown->lora_capacity, at + 1, sizeof *shown->loras, kvb_max_shown_loras));
     uint8_t *text = malloc(name.len);
     if (!text) {
         return KVB_NO_MEMORY;
     }
     memcpy(text, name.data, name.len);
+    shown->lora_count += at == shown->lora_count;
     shown->loras[at] = (struct shown_lora){ .text = text, .len = name.len, .uses = 1 };
     *out_lora = (uint16_t)(at + 1);
     return KVB_OK;
-}
-
-static void leave_lora(struct kvb_shown *shown, uint16_t lora)
-{
-    if (lora > 0 && --shown->loras[lora - 1].uses == 0) {
-        free(shown->loras[lora - 1].text);
-        shown->loras[lora - 1].text = NULL;
-    }
 }
 
 static kvb_span lora_text(const struct kvb_shown *shown, uint16_t lora)
@@ -347,7 +327,10 @@ static void release_content(struct kvb_shown *shown, uint32_t id)
     struct shown_block *block = &shown->blocks[id];
 
     leave_parent(shown, id);
-    leave_lora(shown, block->lora);
+    if (block->lora > 0 && --shown->loras[block->lora - 1].uses == 0) {
+        free(shown->loras[block->lora - 1].text);
+        shown->loras[block->lora - 1].text = NULL;
+    }
     if (block->content == content_showable) {
         free_place(shown, block->tokens);
     }
@@ -365,6 +348,7 @@ static void find_place(struct kvb_shown *shown, uint32_t id, uint32_t hint)
     if (!entry->has_parent) {
         return;
     }
+    /* Below its parent's entry, whether that is shown yet or not; else among the orphans. */
     const uint32_t parent = find_parent(shown, id, hint);
     if (parent != KVB_NO_ID) {
         join_parent(shown, id, parent);
@@ -387,13 +371,6 @@ static bool is_main_group(const struct kvb_mirror *mirror, uint32_t place)
         }
     }
     return mirror->groups.list[place].kind == KVB_GROUP_FULL;
-}
-
-static bool is_of_main_group(const struct kvb_shown *shown, uint32_t id)
-{
-    const struct kvb_mirror *mirror = shown->mirror;
-
-    return is_main_group(mirror, kvb_mirror_context(mirror, &mirror->entries[id])->group);
 }
 
 [[gnu::cold, gnu::noinline]] static bool grow_blocks(struct kvb_shown *shown, size_t count)
@@ -430,10 +407,12 @@ void kvb_shown_note_named(struct kvb_shown *shown, uint32_t id)
 
 [[gnu::hot]] void kvb_shown_note_held(struct kvb_shown *shown, uint32_t id)
 {
-    const bool is_held = kvb_mirror_holds(&shown->mirror->entries[id], KVB_TIER_DEVICE);
+    const struct kvb_mirror *mirror = shown->mirror;
+    const struct mirror_entry *entry = &mirror->entries[id];
+    const bool is_held = kvb_mirror_holds(entry, KVB_TIER_DEVICE);
 
     if (id >= shown->capacity || shown->blocks[id].is_held == is_held ||
-        !is_of_main_group(shown, id)) {
+        !is_main_group(mirror, kvb_mirror_context(mirror, entry)->group)) {
         return;
     }
     shown->blocks[id].is_held = is_held;
@@ -450,6 +429,7 @@ bool kvb_shown_keeps(struct kvb_shown *shown, uint32_t id)
     struct shown_block *block = &shown->blocks[id];
     shown->counts.held -= block->is_held;
     block->is_held = false;
+    /* Nobody needs the number: readers do not have the block, and nothing hangs below it. */
     if (!block->is_shown && !block->is_changed && block->first_child == KVB_NO_ID) {
         release_content(shown, id);
         return false;
@@ -476,25 +456,18 @@ struct block_content {
     const void *tokens; /* block_size of them, perhaps not aligned; NULL: the block is left out */
 };
 
-static bool can_be_shown(
-    const struct kvb_shown *shown, const struct kvb_event_batch *batch,
-    const struct kvb_engine_event *event, uint32_t i)
-{
-    const struct kvb_block_extra none = { .key_count = 0 };
-    const struct kvb_block_extra *extra =
-        event->extra_count > 0 ? &batch->extras[event->extra_at + i] : &none;
-
-    return event->block_size == shown->block_size && event->salt.len == 0 && event->key == 0 &&
-           extra->key_count == 0 && !extra->unmatchable;
-}
-
 static struct block_content
 content_of_event(const struct kvb_shown *shown, const struct mirror_change *change, uint32_t i)
 {
     const struct kvb_engine_event *event = change->event;
     const kvb_span named = kvb_event_batch_text(change->batch, event->lora_name);
+    const struct kvb_block_extra none = { .key_count = 0 };
+    const struct kvb_block_extra *extra =
+        event->extra_count > 0 ? &change->batch->extras[event->extra_at + i] : &none;
 
-    if (!can_be_shown(shown, change->batch, event, i)) {
+    /* Its name must follow from its tokens, its parent and its adapter alone. */
+    if (event->block_size != shown->block_size || event->salt.len > 0 || event->key != 0 ||
+        extra->key_count > 0 || extra->unmatchable) {
         return (struct block_content){ .tokens = NULL };
     }
     return (struct block_content){
@@ -533,7 +506,7 @@ fill_block(struct kvb_shown *shown, uint32_t id, uint32_t hint, const struct blo
         shown->counts.no_room++;
         return;
     }
-    if (take_lora(shown, content->lora, &lora) != KVB_OK) {
+    if (use_lora(shown, content->lora, &lora) != KVB_OK) {
         free_place(shown, place);
         shown->counts.no_room++;
         return;
@@ -543,6 +516,7 @@ fill_block(struct kvb_shown *shown, uint32_t id, uint32_t hint, const struct blo
     block->lora = lora;
     block->content = content_showable;
     shown->counts.contents++;
+    /* One that waits for its name gets its place with it. */
     if (shown->mirror->entries[id].placement == placement_rooted) {
         find_place(shown, id, hint);
     }
@@ -578,6 +552,7 @@ void kvb_shown_note_content(const struct mirror_change *change, uint32_t i, uint
         !is_main_group(change->mirror, change->group)) {
         return;
     }
+    /* The parent is, as a rule, the block before it in the event, or the event's own. */
     if (hint == KVB_NO_ID && event->has_parent) {
         hint = kvb_mirror_find(change->mirror, change->group, event->parent);
     }
@@ -681,16 +656,6 @@ kvb_status kvb_shown_save(
     return KVB_OK;
 }
 
-static uint32_t main_group_of(const struct kvb_mirror *mirror)
-{
-    uint32_t place = 0;
-
-    while (place < mirror->groups.count && !is_main_group(mirror, place)) {
-        place++;
-    }
-    return place;
-}
-
 static kvb_status load_record(struct kvb_shown *shown, kvb_span *records)
 {
     const struct kvb_mirror *mirror = shown->mirror;
@@ -706,8 +671,11 @@ static kvb_status load_record(struct kvb_shown *shown, kvb_span *records)
     }
     const struct block_content content = { .lora = { at + record_fixed_bytes, lora_len },
                                            .tokens = at + record_fixed_bytes + lora_len };
-    const uint32_t id =
-        kvb_mirror_find(mirror, main_group_of(mirror), (kvb_engine_hash){ kvb_le_get_u64(at) });
+    uint32_t group = 0;
+    while (group < mirror->groups.count && !is_main_group(mirror, group)) {
+        group++;
+    }
+    const uint32_t id = kvb_mirror_find(mirror, group, (kvb_engine_hash){ kvb_le_get_u64(at) });
     if (id != KVB_NO_ID && id < shown->capacity && shown->blocks[id].content == content_unknown) {
         fill_block(shown, id, KVB_NO_ID, &content);
     }
@@ -726,7 +694,7 @@ kvb_status kvb_shown_load(struct kvb_shown *shown, kvb_span records)
 
 /* ---- Events ---- */
 
-static struct kvb_engine_event *last_shown_event(const struct kvb_event_batch *out)
+static struct kvb_engine_event *last_event(const struct kvb_event_batch *out)
 {
     return out->event_count > 0 ? &out->events[out->event_count - 1] : NULL;
 }
@@ -754,7 +722,7 @@ static bool continues_shown_event(
     const struct kvb_shown *shown, const struct kvb_event_batch *out,
     const struct shown_block *block)
 {
-    const struct kvb_engine_event *last = last_shown_event(out);
+    const struct kvb_engine_event *last = last_event(out);
 
     return last && last->kind == KVB_EVENT_STORED && block->parent != KVB_NO_ID &&
            last->hash_count < kvb_max_shown_event_blocks &&
@@ -783,8 +751,8 @@ static kvb_status begin_shown_event(
     return add_shown_event(out, &event);
 }
 
-kvb_status
-kvb_shown_write_stored(const struct kvb_shown *shown, uint32_t id, struct kvb_event_batch *out)
+static kvb_status
+write_stored(const struct kvb_shown *shown, uint32_t id, struct kvb_event_batch *out)
 {
     const struct shown_block *block = &shown->blocks[id];
 
@@ -797,15 +765,15 @@ kvb_shown_write_stored(const struct kvb_shown *shown, uint32_t id, struct kvb_ev
         out->tokens + out->token_count, tokens_at(shown, block->tokens),
         shown->block_size * sizeof *shown->tokens);
     out->token_count += shown->block_size;
-    last_shown_event(out)->token_count += shown->block_size;
+    last_event(out)->token_count += shown->block_size;
     add_shown_hash(out, hash_of(shown, id));
     return KVB_OK;
 }
 
 static kvb_status
-write_shown_removed(const struct kvb_shown *shown, uint32_t id, struct kvb_event_batch *out)
+write_removed(const struct kvb_shown *shown, uint32_t id, struct kvb_event_batch *out)
 {
-    const struct kvb_engine_event *last = last_shown_event(out);
+    const struct kvb_engine_event *last = last_event(out);
 
     KVB_TRY(kvb_event_batch_reserve_hashes(out, 1));
     if (!last || last->kind != KVB_EVENT_REMOVED ||
@@ -890,6 +858,7 @@ write_difference(struct kvb_shown *shown, uint32_t id, struct kvb_event_batch *o
     struct shown_block *block = &shown->blocks[id];
     bool shows = is_wanted(shown, id);
 
+    /* Readers have it below another parent: it is removed there, and shown again. */
     if (block->is_moved && shows) {
         if (!block->is_shown && !hangs_from_root(shown, id)) {
             queue_block(shown, id); /* after those that are about to be hidden */
@@ -903,16 +872,17 @@ write_difference(struct kvb_shown *shown, uint32_t id, struct kvb_event_batch *o
     if (shows == block->is_shown) {
         return KVB_OK;
     }
+    /* Its children change with it, and orphans that waited for its name become children. */
     block->is_moved = block->is_moved && !shows;
     block->is_shown = shows;
     shown->passing = block->first_child;
     shown->adopting = shows && shown->orphans.count > 0 ? id : KVB_NO_ID;
     if (!shows) {
         shown->counts.shown--;
-        return write_shown_removed(shown, id, out);
+        return write_removed(shown, id, out);
     }
     shown->counts.shown++;
-    return kvb_shown_write_stored(shown, id, out);
+    return write_stored(shown, id, out);
 }
 
 static void free_gone(struct kvb_shown *shown, uint32_t id)
@@ -924,14 +894,14 @@ static void free_gone(struct kvb_shown *shown, uint32_t id)
 }
 
 /* Tells readers of an entry that the mirror has dropped, frees its children, then its number. */
-static kvb_status take_gone(struct kvb_shown *shown, uint32_t id, struct kvb_event_batch *out)
+static kvb_status tell_gone(struct kvb_shown *shown, uint32_t id, struct kvb_event_batch *out)
 {
     struct shown_block *block = &shown->blocks[id];
 
     if (block->is_shown) {
         block->is_shown = false;
         shown->counts.shown--;
-        return write_shown_removed(shown, id, out);
+        return write_removed(shown, id, out);
     }
     if (block->first_child != KVB_NO_ID) {
         orphan(shown, block->first_child);
@@ -940,26 +910,6 @@ static kvb_status take_gone(struct kvb_shown *shown, uint32_t id, struct kvb_eve
     unqueue_first(shown);
     free_gone(shown, id);
     return KVB_OK;
-}
-
-static kvb_status take_change(struct kvb_shown *shown, struct kvb_event_batch *out)
-{
-    const uint32_t id = shown->first_changed;
-
-    if (shown->blocks[id].is_gone) {
-        return take_gone(shown, id, out);
-    }
-    unqueue_first(shown);
-    return write_difference(shown, id, out);
-}
-
-/* Queues the next child of a block that was shown or removed. */
-static void queue_next_child(struct kvb_shown *shown)
-{
-    const uint32_t child = shown->passing;
-
-    shown->passing = shown->blocks[child].next;
-    queue_block(shown, child);
 }
 
 /* Makes the next orphan of the block that was shown its child. */
@@ -999,13 +949,21 @@ kvb_status kvb_shown_take_changes(
             out, &(struct kvb_engine_event){ .kind = KVB_EVENT_CLEARED, .all_tiers = true }));
         shown->is_cleared = false;
     }
+    /* What hangs on the newest change comes first, so that children are queued behind their parent
+     * before another change is told. */
     for (size_t i = 0; i < max_looks && out->hash_count < max_blocks; i++) {
+        const uint32_t child = shown->passing;
+        const uint32_t id = shown->first_changed;
         if (shown->adopting != KVB_NO_ID) {
             adopt_next(shown);
-        } else if (shown->passing != KVB_NO_ID) {
-            queue_next_child(shown);
-        } else if (shown->first_changed != KVB_NO_ID) {
-            KVB_TRY(take_change(shown, out));
+        } else if (child != KVB_NO_ID) { /* of a block that was shown or removed */
+            shown->passing = shown->blocks[child].next;
+            queue_block(shown, child);
+        } else if (id != KVB_NO_ID && shown->blocks[id].is_gone) {
+            KVB_TRY(tell_gone(shown, id, out));
+        } else if (id != KVB_NO_ID) {
+            unqueue_first(shown);
+            KVB_TRY(write_difference(shown, id, out));
         } else {
             break;
         }
@@ -1018,6 +976,7 @@ bool kvb_shown_free_gone(struct kvb_shown *shown)
     if (shown->counts.gone == 0 || shown->mirror->entry_count >= shown->mirror->max_blocks) {
         return false;
     }
+    /* Nobody has anything now, so nothing of what is gone must be told. */
     start_over(shown);
     for (uint32_t id = shown->first_changed; id != KVB_NO_ID; id = shown->blocks[id].next_changed) {
         while (shown->blocks[id].is_gone && shown->blocks[id].first_child != KVB_NO_ID) {
@@ -1038,7 +997,7 @@ bool kvb_shown_free_gone(struct kvb_shown *shown)
     return true;
 }
 
-/* ---- For pictures: stream/mirror/snapshot.c ---- */
+/* ---- A snapshot: a picture of what is shown, as events of an engine ---- */
 
 bool kvb_shown_has(const struct kvb_shown *shown, uint32_t id)
 {
@@ -1053,17 +1012,36 @@ uint32_t kvb_shown_parent(const struct kvb_shown *shown, uint32_t id, bool *out_
     return parent != KVB_NO_ID && shown->blocks[parent].is_shown ? parent : KVB_NO_ID;
 }
 
-uint64_t kvb_shown_starts(const struct kvb_shown *shown)
+kvb_status kvb_shown_begin(struct kvb_shown *shown)
 {
-    return shown->starts;
+    shown->snapshot_starts = shown->starts;
+    return kvb_picture_begin(
+        &shown->snapshot, shown->mirror, KVB_PICTURE_FROM_ROOTS, kvb_picture_shown);
 }
 
-struct kvb_picture *kvb_shown_snapshot(struct kvb_shown *shown)
+void kvb_shown_end(struct kvb_shown *shown)
 {
-    return &shown->snapshot;
+    kvb_picture_end(&shown->snapshot);
 }
 
-struct kvb_mirror *kvb_shown_mirror(const struct kvb_shown *shown)
+kvb_status kvb_shown_step(
+    struct kvb_shown *shown, size_t max_blocks, size_t max_looks, struct kvb_event_batch *out,
+    bool *out_is_done)
 {
-    return shown->mirror;
+    const size_t begun = out->hash_count;
+    size_t looks = max_looks;
+    uint32_t id = KVB_NO_ID;
+
+    if (shown->snapshot_starts != shown->starts) { /* it has what readers no longer have */
+        return KVB_CLOSED;
+    }
+    while (out->hash_count - begun < max_blocks) {
+        KVB_TRY(kvb_picture_next(&shown->snapshot, shown->mirror, &looks, &id));
+        if (id == KVB_NO_ID) {
+            break;
+        }
+        KVB_TRY(write_stored(shown, id, out));
+    }
+    *out_is_done = kvb_picture_is_done(&shown->snapshot, shown->mirror);
+    return KVB_OK;
 }

@@ -7,25 +7,18 @@
 
 enum { max_ahead = 8 };
 
-/* Keeps the name, by which requests may ask for the adapter.  An adapter that the event only
- * numbers has a name that was made of the number (wire/engine/fields.c). */
-static void note_adapter(struct kvb_mirror *mirror, kvb_span name)
-{
-    static const char numbered[] = "lora_id:";
-    const size_t len = sizeof numbered - 1;
-
-    if (name.len < len || memcmp(name.data, numbered, len) != 0) {
-        (void)kvb_served_names_add(&mirror->adapters, KVB_SERVED_ADAPTER, name); /* counts it */
-    }
-}
-
 /* The seed from the event's own adapter and salt. */
 static uint64_t seed_of_event(const struct mirror_change *change)
 {
+    static const char numbered[] = "lora_id:";
+    const size_t len = sizeof numbered - 1;
     const kvb_span named = kvb_event_batch_text(change->batch, change->event->lora_name);
 
-    if (named.len > 0) {
-        note_adapter(change->mirror, named);
+    /* The name is kept, by which prompts may ask for the adapter.  One that the event only numbers
+     * has a name that was made of the number (wire/engine/fields.c). */
+    if (named.len > 0 && (named.len < len || memcmp(named.data, numbered, len) != 0)) {
+        (void)kvb_served_names_add(/* which counts those that find no room */
+                                   &change->mirror->adapters, KVB_SERVED_ADAPTER, named);
     }
     return kvb_block_seed(
         named.len > 0 ? named : change->mirror->default_lora,
@@ -51,18 +44,6 @@ static uint64_t seed_of_event(const struct mirror_change *change)
                            .seed = kvb_mirror_context(change->mirror, entry)->seed };
 }
 
-/* Marks the groups as odd when the sizes differ: no query computes a name from blocks of two
- * sizes. */
-static void compare_size(struct mirror_change *change, uint32_t parent)
-{
-    struct kvb_mirror *mirror = change->mirror;
-    const uint32_t size = kvb_mirror_context(mirror, &mirror->entries[parent])->size;
-
-    if (size != 0 && change->size != 0 && size != change->size) {
-        kvb_mirror_note_odd(&mirror->groups, odd_block_sizes);
-    }
-}
-
 static struct place first_store_place(struct mirror_change *change)
 {
     const struct kvb_engine_event *event = change->event;
@@ -74,7 +55,11 @@ static struct place first_store_place(struct mirror_change *change)
     const uint32_t parent = kvb_mirror_find(mirror, change->group, event->parent);
     if (parent != KVB_NO_ID) {
         struct place place = place_after(change, parent);
-        compare_size(change, parent);
+        const uint32_t size = kvb_mirror_context(mirror, &mirror->entries[parent])->size;
+        if (size != 0 && change->size != 0 && size != change->size) {
+            /* no query computes a name from blocks of two sizes */
+            kvb_mirror_note_odd(&mirror->groups, odd_block_sizes);
+        }
         if (event->salt.len > 0) { /* SGLang names it on each event, vLLM on a prompt's first */
             place.seed = seed_of_event(change);
         }
@@ -96,18 +81,6 @@ static bool hides_content(const struct mirror_change *change)
     return change->event->is_of_connector && change->mirror->has_extra_keys;
 }
 
-/* A block beyond the device is named without a word on salt and media. */
-static void note_unsaid(struct mirror_change *change, enum placement placement)
-{
-    const struct kvb_engine_event *event = change->event;
-    const bool is_unsaid = event->tier != KVB_TIER_DEVICE && event->key == 0 &&
-                           event->token_count > 0 && !event->has_extra_keys;
-
-    if (is_unsaid && placement != placement_unmatchable) {
-        change->mirror->unsaid_tiers |= 1U << event->tier;
-    }
-}
-
 /* The tokens_hash of block i with this seed, multimodal ids included. */
 static kvb_tokens_hash tokens_hash_at(const struct mirror_change *change, uint32_t i, uint64_t seed)
 {
@@ -119,13 +92,13 @@ static kvb_tokens_hash tokens_hash_at(const struct mirror_change *change, uint32
                : (kvb_tokens_hash){ batch->hashes[event->hash_at + i].value };
 }
 
+/* True: no query can name block i of the event. */
 static bool is_unmatchable(const struct mirror_change *change, uint32_t i)
 {
     const struct kvb_engine_event *event = change->event;
     const uint32_t whole = change->mirror->pool_block_size;
     const bool is_part =
         event->key && event->token_count > 0 && whole > 0 && event->block_size != whole;
-
     const bool is_hidden = hides_content(change) && change->mirror->hashes != KVB_HASHES_ENGINE;
 
     return is_part || is_hidden ||
@@ -202,16 +175,6 @@ static bool is_of_place(const struct mirror_block *block, const struct place *pl
            block->parent == place->parent && block->seed == place->seed;
 }
 
-/* True: the event adds a copy of the block, and cannot say what the block is: one engine hash is
- * one content, and the device's events have given it. */
-static bool is_copy_alone(const struct mirror_change *change, const struct mirror_entry *known)
-{
-    const struct kvb_engine_event *event = change->event;
-    const bool is_elsewhere = event->tier != KVB_TIER_DEVICE && event->key == 0;
-
-    return hides_content(change) || (is_elsewhere && known->max[KVB_TIER_DEVICE] > 0);
-}
-
 /* Same content as far as both sides know it: a parent that was forgotten or became known
  * meanwhile makes no difference. */
 static bool is_same_content(
@@ -219,8 +182,11 @@ static bool is_same_content(
     const struct mirror_block *stored)
 {
     const struct kvb_mirror *mirror = change->mirror;
+    const bool is_elsewhere = change->event->tier != KVB_TIER_DEVICE && change->event->key == 0;
 
-    if (is_copy_alone(change, known)) {
+    /* Such an event adds a copy, and cannot say what the block is: one engine hash is one content,
+     * and the device's events have given it. */
+    if (hides_content(change) || (is_elsewhere && known->max[KVB_TIER_DEVICE] > 0)) {
         return true;
     }
     if (known->placement == placement_unmatchable || stored->placement == placement_unmatchable) {
@@ -332,6 +298,7 @@ static kvb_status insert_entry(
         change->event->tier == KVB_TIER_DEVICE) {
         look_for_other_hash(change, stored);
     }
+    /* All numbers may be in use by entries that only readers still have: then those start over. */
     kvb_status status = kvb_mirror_insert(mirror, stored, out_id);
     if (status == KVB_TOO_LARGE && mirror->shown && kvb_shown_free_gone(mirror->shown)) {
         status = kvb_mirror_insert(mirror, stored, out_id);
@@ -365,6 +332,7 @@ static kvb_status replace(
     mirror->counts.ambiguous += !is_new_name && stored->key == 0 &&
                                 change->event->tier == KVB_TIER_DEVICE &&
                                 known[KVB_TIER_DEVICE].max > 0;
+    /* First the removal of the former block: readers must not see both under one hash. */
     KVB_TRY(remove_all_copies(change, *id));
     KVB_TRY(insert_entry(change, stored, is_name_new, id));
     for (size_t tier = 0; tier < KVB_TIER_COUNT && is_new_name; tier++) {
@@ -373,32 +341,34 @@ static kvb_status replace(
     return KVB_OK;
 }
 
-static bool is_nameless_yet(const struct mirror_entry *entry)
-{
-    return entry->placement == placement_waiting || entry->placement == placement_unplaced;
-}
-
 /* Finds or inserts the entry of block i.  *out_id: KVB_NO_ID when the block is skipped, because its
  * name has the most entries allowed. */
-[[gnu::hot]] static kvb_status take_block(
+[[gnu::hot]] static kvb_status find_or_insert(
     struct mirror_change *change, uint32_t i, const struct mirror_block *stored, uint32_t *out_id)
 {
     struct kvb_mirror *mirror = change->mirror;
+    const struct kvb_engine_event *event = change->event;
     uint32_t id = kvb_mirror_find(mirror, stored->group, stored->engine);
-
     const bool is_other =
         id != KVB_NO_ID && !is_same_content(change, i, &mirror->entries[id], stored);
-    const bool is_nameless = id != KVB_NO_ID && is_nameless_yet(&mirror->entries[id]);
+    const bool is_nameless =
+        id != KVB_NO_ID && (mirror->entries[id].placement == placement_waiting ||
+                            mirror->entries[id].placement == placement_unplaced);
     bool is_name_new = false;
 
     *out_id = KVB_NO_ID;
+    /* A name that has the most entries allowed: an engine that gives one content hash after hash.
+     */
     if ((id == KVB_NO_ID || is_other || is_nameless) && is_refused(change, stored, &is_name_new)) {
         mirror->counts.names_refused++;
         return id != KVB_NO_ID ? remove_all_copies(change, id) : KVB_OK;
     }
     if (id == KVB_NO_ID || is_other) {
         mirror->counts.unmatchable += stored->placement == placement_unmatchable;
-        note_unsaid(change, stored->placement);
+        if (event->tier != KVB_TIER_DEVICE && event->key == 0 && event->token_count > 0 &&
+            !event->has_extra_keys && stored->placement != placement_unmatchable) {
+            mirror->unsaid_tiers |= 1U << event->tier; /* named without a word on salt and media */
+        }
         KVB_TRY(
             is_other ? replace(change, &id, stored, is_name_new)
                      : insert_entry(change, stored, is_name_new, &id));
@@ -589,7 +559,7 @@ static kvb_status store_window_part(struct mirror_change *change)
             place = place_after(change, progress->last);
         }
         const struct mirror_block block = block_at(change, i, &place);
-        KVB_TRY(take_block(change, i, &block, &id));
+        KVB_TRY(find_or_insert(change, i, &block, &id));
         if (id == KVB_NO_ID) {
             progress->next = event->hash_count; /* blocks below it have no parent either */
             return KVB_OK;
@@ -644,36 +614,6 @@ static kvb_status name_child(struct mirror_change *change, uint32_t parent, uint
     return name_entry(change, id, &named);
 }
 
-/* The next child that waits for `parent` and can be named, or KVB_NO_ID.  A child with another seed
- * (its salt was in a block that was never received) or another size cannot be named and keeps
- * waiting. */
-static uint32_t waiting_child(const struct kvb_mirror *mirror, uint32_t parent)
-{
-    const struct mirror_entry *entry = &mirror->entries[parent];
-    const bool has_name = entry->is_used && entry->placement == placement_rooted;
-
-    /* false: the entry was dropped meanwhile */
-    return has_name ? kvb_mirror_first_waiting(mirror, parent) : KVB_NO_ID;
-}
-
-static const struct mirror_group *
-group_of_entry(const struct kvb_mirror *mirror, const struct mirror_entry *entry)
-{
-    return &mirror->groups.list[kvb_mirror_context(mirror, entry)->group];
-}
-
-/* Names the entries of window groups with the same hash. */
-static kvb_status place_windows_of(struct mirror_change *change, uint32_t id)
-{
-    const struct kvb_mirror *mirror = change->mirror;
-    const struct mirror_entry *entry = &mirror->entries[id];
-    const bool may_place = mirror->counts.unplaced > 0 && entry->is_used &&
-                           entry->placement == placement_rooted &&
-                           group_of_entry(mirror, entry)->kind == KVB_GROUP_FULL;
-
-    return may_place ? place_in_windows(change, id) : KVB_OK;
-}
-
 /* Names the entries that waited for newly named ones, within the work limit of this call.  It ends
  * because each round roots one waiting entry. */
 static kvb_status name_waiting_children(struct mirror_change *change)
@@ -682,10 +622,18 @@ static kvb_status name_waiting_children(struct mirror_change *change)
 
     while (mirror->pending_count > 0) {
         const uint32_t parent = mirror->pending[mirror->pending_count - 1];
-        const uint32_t child = waiting_child(mirror, parent);
+        const struct mirror_entry *entry = &mirror->entries[parent];
+        const bool has_name = entry->is_used && entry->placement == placement_rooted;
+        /* None of an entry that was dropped meanwhile.  A child with another seed (its salt was in
+         * a block that was never received) or another size cannot be named and keeps waiting. */
+        const uint32_t child = has_name ? kvb_mirror_first_waiting(mirror, parent) : KVB_NO_ID;
         if (child == KVB_NO_ID) {
+            const uint32_t group = has_name ? kvb_mirror_context(mirror, entry)->group : 0;
             mirror->pending_count--;
-            KVB_TRY(place_windows_of(change, parent));
+            if (mirror->counts.unplaced > 0 && has_name &&
+                mirror->groups.list[group].kind == KVB_GROUP_FULL) {
+                KVB_TRY(place_in_windows(change, parent));
+            }
             continue;
         }
         if (!kvb_mirror_may_do(change, 1)) {
@@ -697,31 +645,6 @@ static kvb_status name_waiting_children(struct mirror_change *change)
 }
 
 /* ---- A Stored ---- */
-
-static bool change_names_its_own_parent(const struct mirror_change *change)
-{
-    const struct kvb_engine_event *event = change->event;
-
-    for (uint32_t i = 0; event->has_parent && i < event->hash_count; i++) {
-        if (change->batch->hashes[event->hash_at + i].value == event->parent.value) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* True: a Stored without tokens moves block i, which is known. */
-static bool is_block_known(const struct mirror_change *change, uint32_t i, uint32_t *out_id)
-{
-    const struct kvb_engine_event *event = change->event;
-
-    if (event->token_count > 0) {
-        return false;
-    }
-    *out_id = kvb_mirror_find_known(
-        change->mirror, event, change->group, change->batch->hashes[event->hash_at + i]);
-    return *out_id != KVB_NO_ID;
-}
 
 /* Drops the former block of a key that is stored again with another block. */
 static kvb_status forget_former(struct mirror_change *change)
@@ -738,26 +661,6 @@ static kvb_status forget_former(struct mirror_change *change)
     return remove_all_copies(change, id);
 }
 
-/* Applies block i, which is unknown, at this place.  *ahead is the prepared block, valid unless a
- * known block came between.  *out_id: KVB_NO_ID when the block is skipped. */
-static kvb_status take_at(
-    struct mirror_change *change, uint32_t i, const struct place *place, struct mirror_block *ahead,
-    uint32_t *out_id)
-{
-    if (!is_of_place(ahead, place)) {
-        read_mirror_block(change, i, place, ahead);
-    }
-    return take_block(change, i, ahead, out_id);
-}
-
-/* The place of the next block: after the previous one. */
-static struct place next_place(struct mirror_change *change)
-{
-    const uint32_t last = change->progress->last;
-
-    return last == KVB_NO_ID ? first_store_place(change) : place_after(change, last);
-}
-
 /* NOLINTBEGIN(readability-function-cognitive-complexity): one block after another, its cases */
 static kvb_status store_in_chain(struct mirror_change *change)
 {
@@ -769,21 +672,32 @@ static kvb_status store_in_chain(struct mirror_change *change)
     struct place place = { 0 };
     struct mirror_block ahead[max_ahead];
 
+    /* Each block is the child of the one before it.  Their names are computed some blocks ahead, so
+     * that their memory is there when it is their turn. */
     for (uint32_t i = first; i < end; i++) {
         uint32_t id = KVB_NO_ID;
         kvb_mirror_look_ahead(change->mirror, change->batch, change->group, event->hash_at + i);
         if (takes_names) {
-            place = next_place(change);
+            place = progress->last == KVB_NO_ID ? first_store_place(change)
+                                                : place_after(change, progress->last);
             if ((i - first) % max_ahead == 0) {
                 look_up_ahead(change, i, place, ahead);
             }
         }
-        if (!is_block_known(change, i, &id)) {
+        if (event->token_count == 0) { /* it moves blocks that are known */
+            id = kvb_mirror_find_known(
+                change->mirror, event, change->group, change->batch->hashes[event->hash_at + i]);
+        }
+        if (id == KVB_NO_ID) {
             if (!takes_names) {
                 change->mirror->counts.no_tokens++;
                 continue;
             }
-            KVB_TRY(take_at(change, i, &place, &ahead[(i - first) % max_ahead], &id));
+            struct mirror_block *block = &ahead[(i - first) % max_ahead];
+            if (!is_of_place(block, &place)) { /* a known block came between */
+                read_mirror_block(change, i, &place, block);
+            }
+            KVB_TRY(find_or_insert(change, i, block, &id));
             if (id == KVB_NO_ID) {
                 progress->next = event->hash_count; /* later blocks have no parent either */
                 return KVB_OK;
@@ -800,43 +714,47 @@ static kvb_status store_in_chain(struct mirror_change *change)
 }
 /* NOLINTEND(readability-function-cognitive-complexity) */
 
-static void learn_chunk(struct kvb_mirror *mirror, const struct kvb_engine_event *event)
-{
-    const bool is_described =
-        event->is_of_connector && event->tier != KVB_TIER_DEVICE && event->token_count > 0;
-
-    if (is_described && event->hash_count > mirror->chunk_blocks) {
-        mirror->chunk_blocks =
-            event->hash_count < kvb_max_chunk_blocks ? event->hash_count : kvb_max_chunk_blocks;
-    }
-}
-
 /* False: the event is skipped. */
 static bool is_acceptable(struct mirror_change *change)
 {
     struct kvb_mirror *mirror = change->mirror;
+    const struct kvb_engine_event *event = change->event;
+    const bool describes_chunk =
+        event->is_of_connector && event->tier != KVB_TIER_DEVICE && event->token_count > 0;
 
-    if (change_names_its_own_parent(change)) {
-        mirror->counts.self_parents++;
-        return false;
+    for (uint32_t i = 0; event->has_parent && i < event->hash_count; i++) {
+        if (change->batch->hashes[event->hash_at + i].value == event->parent.value) {
+            mirror->counts.self_parents++;
+            return false;
+        }
     }
-    mirror->has_extra_keys |= change->event->has_extra_keys;
-    learn_chunk(mirror, change->event);
-    if (!kvb_mirror_learn_shape(mirror, change->event)) {
+    mirror->has_extra_keys |= event->has_extra_keys;
+    if (describes_chunk && event->hash_count > mirror->chunk_blocks) {
+        mirror->chunk_blocks =
+            event->hash_count < kvb_max_chunk_blocks ? event->hash_count : kvb_max_chunk_blocks;
+    }
+    if (!kvb_mirror_learn_shape(mirror, event)) {
         mirror->counts.shapes_refused++;
         return false;
     }
     return true;
 }
 
-/* Applies blocks of the event, then names children of other events that waited for them. */
-static kvb_status store_part(struct mirror_change *change)
+kvb_status kvb_mirror_store(struct mirror_change *change)
 {
     struct event_progress *progress = change->progress;
 
+    if (!progress->is_unfinished) {
+        if (!is_acceptable(change)) {
+            return KVB_OK;
+        }
+        KVB_TRY(forget_former(change));
+        KVB_TRY(kvb_mirror_prove_ancestors(change));
+    }
     change->size = kvb_mirror_size_of(change->mirror, change->event);
     KVB_TRY(change->is_window ? store_window_part(change) : store_in_chain(change));
     progress->is_unfinished = progress->next < change->event->hash_count;
+    /* Then the children of other events that waited for its blocks. */
     if (!progress->is_unfinished) {
         KVB_TRY(name_waiting_children(change));
         progress->is_unfinished = change->mirror->pending_count > 0;
@@ -845,16 +763,4 @@ static kvb_status store_part(struct mirror_change *change)
         kvb_mirror_end_stored(change);
     }
     return KVB_OK;
-}
-
-kvb_status kvb_mirror_store(struct mirror_change *change)
-{
-    if (!change->progress->is_unfinished) {
-        if (!is_acceptable(change)) {
-            return KVB_OK;
-        }
-        KVB_TRY(forget_former(change));
-        KVB_TRY(kvb_mirror_prove_ancestors(change));
-    }
-    return store_part(change);
 }

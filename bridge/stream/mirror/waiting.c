@@ -64,6 +64,7 @@ static kvb_status append_waiting(struct kvb_mirror *mirror, uint32_t id)
     if (first == KVB_NO_ID) {
         return kvb_id_table_put(&mirror->by_parent, waiting_hash(mirror, entry, entry->parent), id);
     }
+    /* The first entry's link knows the last one, so that appending needs no walk. */
     struct waiting_link *own = link_of(mirror, id);
     struct waiting_link *head = link_of(mirror, first);
     own->previous = head->previous;

@@ -79,13 +79,6 @@ struct kvb_republisher {
 
 /* ---- New and free ---- */
 
-static size_t batch_quota(uint32_t block_size)
-{
-    const size_t fitting = batch_tokens / (block_size > 0 ? block_size : 1);
-
-    return fitting < 1 ? 1 : fitting < batch_blocks ? fitting : batch_blocks;
-}
-
 kvb_status kvb_republisher_new(
     const struct kvb_republisher_options *options, struct kvb_republisher **out_republisher)
 {
@@ -102,10 +95,11 @@ kvb_status kvb_republisher_new(
         free(republisher);
         return status;
     }
+    const size_t fitting = batch_tokens / (options->block_size > 0 ? options->block_size : 1);
+    republisher->quota = fitting < 1 ? 1 : fitting < batch_blocks ? fitting : batch_blocks;
     republisher->options = *options;
     republisher->next_number = options->first_number;
     republisher->reserved_end = options->reserved_end;
-    republisher->quota = batch_quota(options->block_size);
     kvb_buf_init(&republisher->payload, options->max_snapshot_bytes);
     *out_republisher = republisher;
     return KVB_OK;
@@ -240,6 +234,7 @@ static void publish_batch(
         return;
     }
     const kvb_span payload = kvb_buf_span(&republisher->payload);
+    /* From here on the number is used, even if the ring cannot keep the batch. */
     const uint64_t number = republisher->next_number++;
     if (kvb_replay_buffer_put(republisher->ring, number, payload) != KVB_OK) {
         kvb_replay_buffer_clear(republisher->ring); /* it has no holes */
@@ -273,11 +268,6 @@ static bool is_kept(const struct kvb_republisher *republisher, uint64_t number)
     return number >= oldest;
 }
 
-static void end_client_answer(struct republish_client *client)
-{
-    client->state = client_ending;
-}
-
 /* Decides how a request is answered. */
 static void begin_client_answer(
     struct kvb_republisher *republisher, struct republish_client *client, uint64_t from,
@@ -285,13 +275,14 @@ static void begin_client_answer(
 {
     const uint64_t newest = republisher->next_number - 1;
 
+    /* From the cheapest on: nothing, what the ring has, a snapshot for this reader, one for all. */
     client->next = from;
     client->last = newest;
     client->takes_newest = false;
     client->progress_ns = now_ns;
     client->retry_ns = 0;
     if (from > newest) {
-        end_client_answer(client);
+        client->state = client_ending;
     } else if (is_kept(republisher, from)) {
         client->state = client_sending;
     } else if (from > 0 && newest - from < kvb_max_republish_fill) {
@@ -300,31 +291,9 @@ static void begin_client_answer(
         client->state = client_waiting;
         client->takes_newest = true;
     } else {
-        end_client_answer(client);
+        client->state = client_ending;
         owe_announcement(republisher, now_ns);
     }
-}
-
-static struct republish_client *find_client(struct kvb_republisher *republisher, kvb_span identity)
-{
-    for (size_t i = 0; i < kvb_max_republish_clients; i++) {
-        struct republish_client *client = &republisher->clients[i];
-        if (client->state != client_free && client->identity_len == identity.len &&
-            memcmp(client->identity, identity.data, identity.len) == 0) {
-            return client;
-        }
-    }
-    return NULL;
-}
-
-static struct republish_client *find_free_client(struct kvb_republisher *republisher)
-{
-    for (size_t i = 0; i < kvb_max_republish_clients; i++) {
-        if (republisher->clients[i].state == client_free) {
-            return &republisher->clients[i];
-        }
-    }
-    return NULL;
 }
 
 /* The walk for an answer has ended, complete or not. */
@@ -343,17 +312,24 @@ kvb_status kvb_republisher_request(
         return KVB_BAD_INPUT;
     }
     republisher->counts.requests++;
-    struct republish_client *client = find_client(republisher, identity);
-    if (client) { /* its answer is ended first, so that no reader mixes two */
-        if (client == republisher->building) {
-            end_building(republisher);
+    struct republish_client *client = NULL; /* the last place that is free */
+    for (size_t i = 0; i < kvb_max_republish_clients; i++) {
+        struct republish_client *at = &republisher->clients[i];
+        if (at->state == client_free) {
+            client = at;
+        } else if (
+            at->identity_len == identity.len &&
+            memcmp(at->identity, identity.data, identity.len) == 0) {
+            /* Its answer is ended first, so that no reader mixes two. */
+            if (at == republisher->building) {
+                end_building(republisher);
+            }
+            at->has_newer = true;
+            at->newer_from = from;
+            at->state = client_ending;
+            return KVB_OK;
         }
-        client->has_newer = true;
-        client->newer_from = from;
-        end_client_answer(client);
-        return KVB_OK;
     }
-    client = find_free_client(republisher);
     if (!client) {
         republisher->counts.refused++;
         return KVB_TOO_LARGE;
@@ -375,36 +351,31 @@ void kvb_republisher_end_answers(struct kvb_republisher *republisher)
         if (client->state != client_free) {
             client->has_newer = false;
             client->retry_ns = 0;
-            end_client_answer(client);
+            client->state = client_ending;
         }
     }
 }
 
 /* ---- Snapshots for one answer ---- */
 
-/* The reader that has waited longest.  NULL also while kvb_max_republish_snapshots snapshots are in
- * memory; one stays there until its reader has received it. */
-static const struct republish_client *find_waiting(const struct kvb_republisher *republisher)
+/* The place of the reader that has waited longest; kvb_max_republish_clients: there is none, or
+ * kvb_max_republish_snapshots snapshots are in memory; one stays there until its reader has
+ * received it. */
+static size_t find_waiting(const struct kvb_republisher *republisher)
 {
-    const struct republish_client *waiting = NULL;
+    const struct republish_client *clients = republisher->clients;
+    size_t waiting = kvb_max_republish_clients;
     size_t snapshots = 0;
 
     for (size_t i = 0; republisher->counts.clients > 0 && i < kvb_max_republish_clients; i++) {
-        const struct republish_client *client = &republisher->clients[i];
-        snapshots += client->snapshot.is_there;
-        if (client->state == client_waiting &&
-            (!waiting || client->progress_ns < waiting->progress_ns)) {
-            waiting = client;
+        snapshots += clients[i].snapshot.is_there;
+        if (clients[i].state == client_waiting &&
+            (waiting == kvb_max_republish_clients ||
+             clients[i].progress_ns < clients[waiting].progress_ns)) {
+            waiting = i;
         }
     }
-    return snapshots < kvb_max_republish_snapshots ? waiting : NULL;
-}
-
-static struct republish_client *next_waiting_client(struct kvb_republisher *republisher)
-{
-    const struct republish_client *waiting = find_waiting(republisher);
-
-    return waiting ? &republisher->clients[waiting - republisher->clients] : NULL;
+    return snapshots < kvb_max_republish_snapshots ? waiting : kvb_max_republish_clients;
 }
 
 /* The snapshot cannot be written. */
@@ -414,19 +385,8 @@ static void give_up_building(struct kvb_republisher *republisher, uint64_t now_n
 
     end_building(republisher);
     drop_snapshot(republisher, client);
-    end_client_answer(client);
+    client->state = client_ending;
     owe_announcement(republisher, now_ns);
-}
-
-/* How many blocks a batch must have so that the snapshot has at most `room` batches; 0: a batch
- * cannot have so many. */
-static size_t fitting_quota(const struct kvb_republisher *republisher, uint64_t room)
-{
-    const uint64_t blocks = kvb_shown_count(republisher->options.shown)->shown;
-    const uint64_t least = (blocks + room - 1) / room;
-    const uint64_t max = kvb_max_batch_tokens / republisher->options.block_size;
-
-    return least > max ? 0 : least > republisher->quota ? (size_t)least : republisher->quota;
 }
 
 static void begin_building(
@@ -434,16 +394,20 @@ static void begin_building(
 {
     const uint64_t newest = republisher->next_number - 1;
     const uint64_t room = client->takes_newest ? kvb_max_republish_fill : newest - client->next + 1;
+    /* So many blocks a batch must have that the snapshot has at most `room` batches. */
+    const uint64_t blocks = kvb_shown_count(republisher->options.shown)->shown;
+    const uint64_t least = (blocks + room - 1) / room;
+    const bool fits = least <= kvb_max_batch_tokens / republisher->options.block_size;
 
     republisher->stage = stage_snapshot;
     republisher->building = client;
-    republisher->building_quota = fitting_quota(republisher, room);
+    republisher->building_quota = least > republisher->quota ? (size_t)least : republisher->quota;
     client->state = client_building;
     client->last = newest;
     client->snapshot = (struct snapshot_answer){ .is_there = true, .first_number = client->next };
     kvb_buf_init(&client->snapshot.bytes, republisher->options.max_snapshot_bytes);
     begin_batch(republisher);
-    if (republisher->building_quota == 0 || room > kvb_max_republish_fill ||
+    if (!fits || room > kvb_max_republish_fill ||
         kvb_shown_begin(republisher->options.shown) != KVB_OK ||
         add_cleared(&republisher->batch) != KVB_OK) {
         give_up_building(republisher, now_ns);
@@ -476,6 +440,7 @@ static kvb_status finish_answer(
     KVB_TRY(add_payload(republisher, time, answer)); /* the last one */
     KVB_TRY(add_payload(republisher, time, answer)); /* the empty one */
     answer->count--;
+    /* A reader that knows nothing takes any numbers, so long as the last is the newest. */
     if (client->takes_newest) {
         answer->first_number = client->last - answer->count + 1;
         client->next = answer->first_number;
@@ -565,7 +530,7 @@ static void work_announcement(
         return;
     }
     if (!is_done && republisher->batch.hash_count < republisher->quota) {
-        return;
+        return; /* the next slice fills it */
     }
     publish_batch(republisher, time, out_action);
     republisher->counts.announced_bytes += out_action->payload.len;
@@ -592,11 +557,6 @@ static void work_changes(
     }
 }
 
-static bool is_silent(const struct kvb_republisher *republisher, uint64_t now_ns)
-{
-    return republisher->batch_ns == 0 || now_ns >= republisher->batch_ns + silence_ns;
-}
-
 /* Snapshots and announcements alternate with changes. */
 static bool may_walk(const struct kvb_republisher *republisher)
 {
@@ -608,15 +568,18 @@ static void work_live(
     struct kvb_republisher *republisher, const struct kvb_republish_time *time,
     struct kvb_republish_action *out_action)
 {
-    struct republish_client *waiting = next_waiting_client(republisher);
+    const size_t waiting = find_waiting(republisher);
+    const bool is_silent =
+        republisher->batch_ns == 0 || time->now_ns >= republisher->batch_ns + silence_ns;
 
+    /* Whoever knows nothing at all comes first; changes wait for at most one walk at a time. */
     if (is_announcement_due(republisher, time->now_ns) && may_walk(republisher)) {
         begin_announcing(republisher, time->now_ns);
-    } else if (waiting && may_walk(republisher)) {
-        begin_building(republisher, waiting, time->now_ns);
+    } else if (waiting < kvb_max_republish_clients && may_walk(republisher)) {
+        begin_building(republisher, &republisher->clients[waiting], time->now_ns);
     } else if (kvb_shown_has_changes(republisher->options.shown)) {
         work_changes(republisher, time, out_action);
-    } else if (is_silent(republisher, time->now_ns)) {
+    } else if (is_silent) {
         begin_batch(republisher);
         publish_batch(republisher, time, out_action);
     }
@@ -646,53 +609,39 @@ static bool is_sendable(const struct republish_client *client, uint64_t now_ns)
            now_ns >= client->retry_ns;
 }
 
-static kvb_span payload_of_snapshot(const struct snapshot_answer *answer, uint64_t number)
-{
-    const uint64_t behind = number - answer->first_number;
-    const size_t at = behind < answer->count ? (size_t)behind : answer->count; /* the empty one */
-    const size_t begin = at > 0 ? answer->ends[at - 1] : 0;
-
-    return (kvb_span){ .data = answer->bytes.data + begin, .len = answer->ends[at] - begin };
-}
-
-static kvb_span payload_of_ring(const struct kvb_republisher *republisher, uint64_t number)
-{
-    uint64_t found = 0;
-    const size_t at = kvb_replay_buffer_find(republisher->ring, number);
-    const kvb_span payload = kvb_replay_buffer_at(republisher->ring, at, &found);
-
-    assert(found == number);
-    return payload;
-}
-
-static kvb_span identity_of(const struct republish_client *client)
-{
-    return (kvb_span){ .data = client->identity, .len = client->identity_len };
-}
-
 /* False: the ring no longer has the next batch, so a snapshot must continue from there. */
 static bool next_message(
     struct kvb_republisher *republisher, struct republish_client *client,
     struct kvb_republish_action *out_action)
 {
+    const struct snapshot_answer *answer = &client->snapshot;
+    uint64_t found = 0;
+
     *out_action = (struct kvb_republish_action){
         .kind = client->state == client_ending ? KVB_REPUBLISH_END : KVB_REPUBLISH_REPLY,
         .number = client->next,
-        .identity = identity_of(client),
+        .identity = { .data = client->identity, .len = client->identity_len },
         .client = (size_t)(client - republisher->clients),
     };
     if (client->state == client_ending) {
         return true;
     }
-    if (client->snapshot.is_there) {
-        out_action->payload = payload_of_snapshot(&client->snapshot, client->next);
+    if (answer->is_there) {
+        const uint64_t behind = client->next - answer->first_number;
+        const size_t at =
+            behind < answer->count ? (size_t)behind : answer->count; /* the empty one */
+        const size_t begin = at > 0 ? answer->ends[at - 1] : 0;
+        out_action->payload =
+            (kvb_span){ .data = answer->bytes.data + begin, .len = answer->ends[at] - begin };
         return true;
     }
     if (!is_kept(republisher, client->next)) {
         client->state = client_waiting;
         return false;
     }
-    out_action->payload = payload_of_ring(republisher, client->next);
+    const size_t at = kvb_replay_buffer_find(republisher->ring, client->next);
+    out_action->payload = kvb_replay_buffer_at(republisher->ring, at, &found);
+    assert(found == client->next);
     return true;
 }
 
@@ -710,27 +659,13 @@ void kvb_republisher_reply(
     *out_action = (struct kvb_republish_action){ .kind = KVB_REPUBLISH_NOTHING };
 }
 
-/* The end mark is sent. */
-static void
-end_client(struct kvb_republisher *republisher, struct republish_client *client, uint64_t now_ns)
-{
-    const bool has_newer = client->has_newer;
-
-    if (!has_newer) {
-        free_client(republisher, client);
-        return;
-    }
-    drop_snapshot(republisher, client);
-    client->has_newer = false;
-    begin_client_answer(republisher, client, client->newer_from, now_ns);
-}
-
 void kvb_republisher_sent(
     struct kvb_republisher *republisher, size_t at, enum kvb_republish_outcome outcome,
     uint64_t now_ns)
 {
     struct republish_client *client = &republisher->clients[at];
 
+    /* A reader that is gone, or that has taken nothing for long. */
     if (outcome == KVB_REPUBLISH_GONE ||
         (outcome == KVB_REPUBLISH_FULL && now_ns >= client->progress_ns + no_progress_ns)) {
         republisher->counts.dropped++;
@@ -743,13 +678,15 @@ void kvb_republisher_sent(
     }
     client->progress_ns = now_ns;
     client->retry_ns = 0;
-    if (client->state == client_ending) {
-        end_client(republisher, client, now_ns);
-        return;
-    }
-    republisher->counts.replies++;
-    if (client->next++ == client->last) {
-        end_client_answer(client);
+    if (client->state != client_ending) {
+        republisher->counts.replies++;
+        client->state = client->next++ == client->last ? client_ending : client->state;
+    } else if (client->has_newer) { /* that was the end mark: its next request is answered */
+        drop_snapshot(republisher, client);
+        client->has_newer = false;
+        begin_client_answer(republisher, client, client->newer_from, now_ns);
+    } else {
+        free_client(republisher, client);
     }
 }
 
@@ -760,7 +697,8 @@ bool kvb_republisher_is_busy(const struct kvb_republisher *republisher, uint64_t
             return true;
         }
     }
-    return republisher->stage == stage_snapshot || find_waiting(republisher) ||
+    return republisher->stage == stage_snapshot ||
+           find_waiting(republisher) < kvb_max_republish_clients ||
            (may_number(republisher) && (republisher->stage == stage_announcing ||
                                         kvb_shown_has_changes(republisher->options.shown)));
 }

@@ -57,7 +57,7 @@ static void begin_stream(struct path *path)
         .block_size = 16,
         .has_replay = true,
         .formats = 1U << KVB_FORMAT_PROTOBUF,
-        .max_held_bytes = 1 << 20,
+        .max_buffered_bytes = 1 << 20,
         .max_log_blocks = 1 << 14,
         .mirror = { .max_blocks = 1 << 20, .tiers = 1U << KVB_TIER_DEVICE },
     };

@@ -116,7 +116,7 @@ static kvb_status open_stream(struct way *way, enum kvb_format format)
         .worker_id = 7,
         .block_size = 16,
         .formats = 1U << format,
-        .max_held_bytes = 1 << 20,
+        .max_buffered_bytes = 1 << 20,
         .max_log_blocks = 1 << 14,
         .mirror = { .max_blocks = 1 << 20, .tiers = 1U << KVB_TIER_DEVICE },
     };

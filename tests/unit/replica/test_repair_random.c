@@ -380,7 +380,7 @@ static void begin(struct world *world, unsigned seed)
         .worker_id = 7,
         .dp_rank = 1,
         .has_replay = true,
-        .max_held_bytes = 1 << 20,
+        .max_buffered_bytes = 1 << 20,
         .max_log_blocks = 1 + seed % 40, /* small logs forget events, which causes snapshots */
         .mirror = { .max_blocks = 4096, .tiers = 1U << KVB_TIER_DEVICE },
     };

@@ -16,7 +16,7 @@ struct kvb_stream_options stream_world_options(bool has_replay)
         .block_size = 1,
         .speculative_drop = KVB_DROP_DETECT,
         .has_replay = has_replay,
-        .max_held_bytes = 1 << 20,
+        .max_buffered_bytes = 1 << 20,
         .seed = "0123456789abcde",
         .mirror = { .max_blocks = 4096, .tiers = 1U << KVB_TIER_DEVICE },
     };
@@ -27,11 +27,12 @@ void stream_world_begin(struct stream_world *world, bool has_replay)
     stream_world_begin_holding(world, has_replay, 1 << 20);
 }
 
-void stream_world_begin_holding(struct stream_world *world, bool has_replay, size_t max_held_bytes)
+void stream_world_begin_holding(
+    struct stream_world *world, bool has_replay, size_t max_buffered_bytes)
 {
     struct kvb_stream_options options = stream_world_options(has_replay);
 
-    options.max_held_bytes = max_held_bytes;
+    options.max_buffered_bytes = max_buffered_bytes;
     *world = (struct stream_world){ .now_ns = KVB_NS_PER_S };
     assert_ok(kvb_stream_new(&options, &world->stream));
 }

@@ -18,7 +18,8 @@ struct stream_world {
 struct kvb_stream_options stream_world_options(bool has_replay);
 
 void stream_world_begin(struct stream_world *world, bool has_replay);
-void stream_world_begin_holding(struct stream_world *world, bool has_replay, size_t max_held_bytes);
+void stream_world_begin_holding(
+    struct stream_world *world, bool has_replay, size_t max_buffered_bytes);
 void stream_world_end(struct stream_world *world);
 
 /* Gives the stream one input, with world->batch as its content (is_poison: undecodable), then

@@ -102,7 +102,9 @@ static void publish_list(enum kvb_advertiser_action action)
         }
         status = take(&chunk);
     }
-    scene.world.last_id = kvb_stream_last_id(scene.world.stream);
+    struct kvb_heartbeat beat;
+    kvb_stream_heartbeat(scene.world.stream, &beat);
+    scene.world.last_id = beat.last_id;
     (void)kvb_advertiser_end(&scene.advertiser, action, status, now_ns);
 }
 

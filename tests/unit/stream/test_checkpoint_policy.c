@@ -63,7 +63,8 @@ static void begin_on_disk(struct scene *scene)
     begin(scene);
     make_whole(scene);
     kvb_checkpoint_written(&scene->maker, KVB_OK);
-    assert_int_equal(scene->policy.state, KVB_CHECKPOINT_ON_DISK);
+    assert_true(scene->policy.is_on_disk);
+    assert_false(scene->policy.is_being_written);
     scene->now_ns += period_ns;
 }
 
@@ -81,7 +82,8 @@ static void a_checkpoint_is_made_when_it_is_due_and_the_stream_has_changed(void 
     assert_int_equal(begin_making(&scene), KVB_NOT_FOUND);
     scene.now_ns += 1;
     make_whole(&scene);
-    assert_int_equal(scene.policy.state, KVB_CHECKPOINT_REPLACING);
+    assert_true(scene.policy.is_on_disk);
+    assert_true(scene.policy.is_being_written);
     end(&scene);
 }
 
@@ -141,7 +143,8 @@ static void a_stream_that_is_cleared_meanwhile_begins_again_in_a_second(void **s
     give_batch(&scene.world, KVB_INPUT_LIVE, 5, first_incarnation, false);
     assert_int_equal(make(&scene, all_items, &made), KVB_CLOSED);
     assert_int_equal(scene.maker.stage, KVB_CHECKPOINT_IDLE);
-    assert_int_equal(scene.policy.state, KVB_CHECKPOINT_NONE);
+    assert_false(scene.policy.is_on_disk);
+    assert_false(scene.policy.is_being_written);
     assert_int_equal(begin_making(&scene), KVB_NOT_FOUND);
     scene.now_ns += s;
     assert_ok(begin_making(&scene));
@@ -176,7 +179,8 @@ static void events_of_another_epoch_make_a_checkpoint_void(void **state)
     const kvb_epoch same = kvb_stream_epoch(scene.world.stream);
     assert_false(kvb_checkpoint_enters_epoch(&scene.policy, &same));
     assert_true(kvb_checkpoint_enters_epoch(&scene.policy, &other));
-    assert_int_equal(scene.policy.state, KVB_CHECKPOINT_NONE);
+    assert_false(scene.policy.is_on_disk);
+    assert_false(scene.policy.is_being_written);
     assert_false(kvb_checkpoint_enters_epoch(&scene.policy, &other)); /* only once */
     end(&scene);
 }
@@ -193,7 +197,8 @@ static void void_covers_the_file_on_the_disk_and_the_one_being_written(void **st
     const kvb_epoch now = kvb_stream_epoch(scene.world.stream);
     assert_true(kvb_checkpoint_enters_epoch(&scene.policy, &now));
     kvb_checkpoint_written(&scene.maker, KVB_OK); /* it completes too late */
-    assert_int_equal(scene.policy.state, KVB_CHECKPOINT_NONE);
+    assert_false(scene.policy.is_on_disk);
+    assert_false(scene.policy.is_being_written);
     end(&scene);
 }
 
@@ -204,7 +209,8 @@ static void a_restored_checkpoint_is_on_the_disk(void **state)
 
     begin(&scene);
     kvb_checkpoint_restored(&scene.policy, scene.world.stream);
-    assert_int_equal(scene.policy.state, KVB_CHECKPOINT_ON_DISK);
+    assert_true(scene.policy.is_on_disk);
+    assert_false(scene.policy.is_being_written);
     assert_int_equal(begin_making(&scene), KVB_NOT_FOUND); /* nothing has changed */
     end(&scene);
 }
@@ -267,11 +273,13 @@ static void make_some(struct model *model)
 static void publish_some(struct model *model, uint64_t *seq)
 {
     struct scene *scene = &model->scene;
+    struct kvb_heartbeat beat;
 
     switch (kvb_random_below(&model->random, 8)) {
     case 0:
         kvb_stream_open_epoch(scene->world.stream, scene->now_ns / 1000, false);
-        scene->world.last_id = kvb_stream_last_id(scene->world.stream);
+        kvb_stream_heartbeat(scene->world.stream, &beat);
+        scene->world.last_id = beat.last_id;
         break;
     case 1:
         remove_when(model, kvb_checkpoint_becomes_void(&scene->policy));
@@ -300,10 +308,7 @@ static void the_file_on_the_disk_has_the_published_epoch_and_list(void **state)
             model.scene.now_ns += kvb_random_below(&model.random, period_ns);
             kvb_random_below(&model.random, 4) == 0 ? publish_some(&model, &seq)
                                                     : make_some(&model);
-            const enum kvb_checkpoint_state now = model.scene.policy.state;
-            assert_int_equal(
-                model.disk.is_there,
-                now == KVB_CHECKPOINT_ON_DISK || now == KVB_CHECKPOINT_REPLACING);
+            assert_int_equal(model.disk.is_there, model.scene.policy.is_on_disk);
             if (model.disk.is_there) {
                 const kvb_epoch after = kvb_stream_epoch(model.scene.world.stream);
                 assert_memory_equal(&model.disk.epoch, &after, sizeof after);
@@ -330,7 +335,8 @@ static void begin_tokens(struct scene *scene)
     assert_ok(make(scene, all_items, &made));
     assert_true(made.is_first && !made.is_last);
     assert_int_equal(scene->maker.stage, KVB_CHECKPOINT_MAKING);
-    assert_int_equal(scene->policy.state, KVB_CHECKPOINT_WRITING);
+    assert_false(scene->policy.is_on_disk);
+    assert_true(scene->policy.is_being_written);
 }
 
 static void what_comes_while_tokens_are_written_is_of_the_next_checkpoint(void **state)
@@ -344,7 +350,8 @@ static void what_comes_while_tokens_are_written_is_of_the_next_checkpoint(void *
     assert_ok(make(&scene, all_items, &made));
     assert_true(made.is_last);
     kvb_checkpoint_written(&scene.maker, KVB_OK);
-    assert_int_equal(scene.policy.state, KVB_CHECKPOINT_ON_DISK);
+    assert_true(scene.policy.is_on_disk);
+    assert_false(scene.policy.is_being_written);
     scene.now_ns += period_ns;
     assert_ok(begin_making(&scene));
     end(&scene);
@@ -363,7 +370,8 @@ static void another_epoch_voids_a_checkpoint_whose_tokens_are_written(void **sta
     assert_ok(make(&scene, all_items, &made));
     assert_true(made.is_last);
     kvb_checkpoint_written(&scene.maker, KVB_CLOSED); /* the caller has removed it */
-    assert_int_equal(scene.policy.state, KVB_CHECKPOINT_NONE);
+    assert_false(scene.policy.is_on_disk);
+    assert_false(scene.policy.is_being_written);
     end(&scene);
 }
 
@@ -374,7 +382,8 @@ static void a_checkpoint_given_up_within_its_tokens_is_made_again(void **state)
 
     begin_tokens(&scene);
     kvb_checkpoint_give_up(&scene.maker, scene.now_ns);
-    assert_int_equal(scene.policy.state, KVB_CHECKPOINT_NONE);
+    assert_false(scene.policy.is_on_disk);
+    assert_false(scene.policy.is_being_written);
     scene.now_ns += s;
     assert_ok(begin_making(&scene));
     end(&scene);

@@ -46,7 +46,7 @@ static struct kvb_stream_options options_of(unsigned seed)
         .block_size = 1,
         .has_replay = true,
         .total_blocks = seed % 2 ? 60 : 0,
-        .max_held_bytes = 1 << 20,
+        .max_buffered_bytes = 1 << 20,
         .max_log_blocks = 64,
         .mirror = { .max_blocks = 4096,
                     .tiers = 7,

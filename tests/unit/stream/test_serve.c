@@ -263,7 +263,7 @@ static void open_rank(struct kvb_served *rank)
 {
     const struct kvb_stream_options options = {
         .has_replay = true,
-        .max_held_bytes = 1 << 20,
+        .max_buffered_bytes = 1 << 20,
         .mirror = { .max_blocks = 64, .tiers = 1U << KVB_TIER_DEVICE },
     };
     const struct kvb_advertiser_options advertiser = { .publishes_json = true,

@@ -86,7 +86,7 @@ static void begin_sliced(struct stream_world *world, size_t slice_work, bool has
     struct kvb_stream_options options = stream_world_options(has_replay);
 
     options.slice_work = slice_work;
-    options.max_held_bytes = 1 << 20;
+    options.max_buffered_bytes = 1 << 20;
     *world = (struct stream_world){ .now_ns = KVB_NS_PER_S };
     assert_ok(kvb_stream_new(&options, &world->stream));
     give(world, KVB_INPUT_UP);
