@@ -272,7 +272,7 @@ static void open_stream(struct sim_world *world, size_t number)
         .total_blocks = world->knows_total ? world->engines[number].blocks - 1 : 0,
         .has_replay = world->engines[number].has_replay,
         .formats = world->formats,
-        .max_held_bytes = 1 << 20,
+        .max_buffered_bytes = 1 << 20,
         .slice_work = world->slice_work,
         .max_log_blocks = world->log_blocks,
         .mirror = { .max_blocks = 4096, .tiers = 1U << KVB_TIER_DEVICE },

@@ -102,6 +102,21 @@ static void check_subset(struct sim_world *world, const struct sim_rank *rank)
     }
 }
 
+/* The list goes on with a batch of an incarnation that is over, which was under way while the next
+ * one had answered already.  The bridge cannot tell the two: when the living one answers again, it
+ * is another publisher, and was asked for nothing yet. */
+static void
+note_other_publisher(struct sim_world *world, const struct sim_rank *rank, uint64_t applied_before)
+{
+    struct sim_engine *engine = &world->engines[rank->stream_number];
+
+    if (rank->applied_before != applied_before && rank->has_place &&
+        rank->place.engine == rank->stream_number &&
+        batch_at(world, rank->place)->life != engine->life) {
+        engine->full_ns = 0;
+    }
+}
+
 void sim_check_rank(struct sim_world *world, struct sim_rank *rank)
 {
     const uint64_t applied_before = rank->applied_before;
@@ -115,6 +130,7 @@ void sim_check_rank(struct sim_world *world, struct sim_rank *rank)
     if (rank->applied_before != applied_before && kvb_stream_is_replaying(rank->served.stream)) {
         rank->replayed_ns = world->now_ns;
     }
+    note_other_publisher(world, rank, applied_before);
     if (rank->applied_before != applied_before && !rank->served.stream->unfinished.is_there &&
         !is_beyond_telling(world, rank)) {
         check_subset(world, rank);
@@ -220,7 +236,7 @@ void sim_check_ration(struct sim_world *world, size_t number)
         return;
     }
     if (!is_first && link->asked_ns < engine->full_ns + full_replay_every_ns) {
-        sim_fail(
+        sim_cost(
             world, "engine %zu is asked for all that it keeps twice within %.3f s", number,
             (double)(link->asked_ns - engine->full_ns) / 1e9);
     }

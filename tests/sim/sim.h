@@ -388,6 +388,7 @@ struct sim_world {
     bool is_cooldown; /* after this time no fault is active */
     bool has_failed;
     char failure[512];
+    char cost[512]; /* the first time that something cost too much; "": never */
 
     bool is_repairable; /* no fault is injected that a replay does not repair */
     unsigned formats;   /* of all bridges */
@@ -437,6 +438,10 @@ void sim_print_fault(FILE *out, uint64_t seed, size_t number);
 /* Only the first failure is kept. */
 __attribute__((format(printf, 2, 3))) void
 sim_fail(struct sim_world *world, const char *format, ...);
+/* What costs too much and makes no list wrong: the run goes on, because a worse failure may follow,
+ * and fails with this if none does. */
+__attribute__((format(printf, 2, 3))) void
+sim_cost(struct sim_world *world, const char *format, ...);
 /* Records one event of the run in the hash, and prints it when there is a trace. */
 __attribute__((format(printf, 2, 3))) void
 sim_note(struct sim_world *world, const char *format, ...);
