@@ -1052,7 +1052,7 @@ static kvb_status open_grpc_tls(struct kvb_grpc *grpc, struct kvb_detail *detail
     struct kvb_detail why = { .text = "" };
     const char *key = "";
 
-    if (!options.security || options.security->cert_file[0] == '\0') {
+    if (!options.security || !kvb_http_security_is_tls(options.security)) {
         return KVB_OK;
     }
     const kvb_status status = kvb_http_access_new(&options, &grpc->access, &key, &why);
@@ -1166,15 +1166,22 @@ void kvb_grpc_reload(struct kvb_grpc *grpc)
     }
 }
 
+void kvb_grpc_begin_stop(struct kvb_grpc *grpc)
+{
+    if (grpc && grpc->job) {
+        atomic_store(&grpc->is_stop_wanted, true);
+        kvb_job_wake(grpc->job);
+    }
+}
+
 void kvb_grpc_stop(struct kvb_grpc *grpc)
 {
     if (!grpc || !grpc->job) {
         return;
     }
-    atomic_store(&grpc->is_stop_wanted, true);
-    kvb_job_wake(grpc->job);
+    kvb_grpc_begin_stop(grpc);
     (void)pthread_mutex_lock(&grpc->lock);
-    while (!grpc->is_over) { /* ends: after kvb_grpc_stop_ms at the latest */
+    while (!grpc->is_over) { /* ends: after drain_ms at the latest */
         (void)pthread_cond_wait(&grpc->ended, &grpc->lock);
     }
     (void)pthread_mutex_unlock(&grpc->lock);

@@ -104,8 +104,8 @@ struct kvb_grpc_options {
     struct kvb_control *control;              /* borrowed until the end; its thread runs */
     const struct sockaddr_storage *address;   /* for the call; port 0 picks a free one */
     const char *listen;                       /* the same as text, for people */
-    const struct kvb_http_security *security; /* NULL, or without cert_file: no TLS; borrowed until
-                                                 the end, like all below */
+    const struct kvb_http_security *security; /* NULL, or without a certificate: no TLS; borrowed
+                                                 until the end, like all below */
     enum kvb_listener listener;               /* names the keys and the room in errors and logs */
     const struct kvb_grpc_method *methods;
     size_t method_count;
@@ -135,6 +135,9 @@ uint16_t kvb_grpc_port(const struct kvb_grpc *grpc);
 
 /* Reads the certificate and its key again: kvb_http_access_reload(). */
 void kvb_grpc_reload(struct kvb_grpc *grpc);
+
+/* Begins what kvb_grpc_stop() does, and does not wait.  NULL is fine. */
+void kvb_grpc_begin_stop(struct kvb_grpc *grpc);
 
 /* Takes no more connections, answers UNAVAILABLE to new requests, waits at most drain_ms for calls,
  * streams and clients.  Calls may still be finished.  NULL is fine. */

@@ -27,7 +27,7 @@
  *     router's report   --R.kv_finished, R.kv_first_token-->  entered by all
  *     every second      --R.aggregator_status-->              decides who publishes load_stats
  *
- * An aggregator that gets a report over HTTP publishes it for the others.
+ * An aggregator that gets a report over HTTP, or from a gateway, publishes it for the others.
  *
  * Received messages pass through the event ring, like events.  A decision is published before its
  * answer.  NATS keeps the order of one connection, so the other aggregators have the decision when
@@ -36,7 +36,10 @@
 
 static const uint64_t status_every_ns = KVB_NS_PER_S;
 
-enum { decision_bytes = 1024 }; /* most bytes of a decision without its names */
+enum {
+    decision_bytes = 1024, /* most bytes of a decision without its names */
+    report_bytes = 1024
+};
 
 kvb_status kvb_aggregator_name_self(struct kvb_aggregator *aggregator)
 {
@@ -177,18 +180,20 @@ void kvb_aggregator_share_decision(
 
 void kvb_aggregator_share_report(
     struct kvb_aggregator *aggregator, enum kvb_request_report_kind kind,
-    const struct kvb_query *query)
+    const struct kvb_query *query, const struct kvb_books_sender *sender)
 {
     const enum kvb_intake_kind subject =
         kind == KVB_REQUEST_FINISHED ? KVB_INTAKE_FINISHED : KVB_INTAKE_FIRST_TOKEN;
     struct kvb_shared_report report = kvb_answer_report_of(query);
+    KVB_OWN(kvb_buf_done) struct kvb_buf message;
 
-    report.sender = aggregator->books->peers.self;
-    kvb_buf_reset(aggregator->buf);
-    if (kvb_books_report_encode(&report, aggregator->buf) == KVB_OK) {
+    kvb_buf_init(&message, report_bytes);
+    if (sender) {
+        report.sender = *sender;
+    }
+    if (kvb_books_report_encode(&report, &message) == KVB_OK) {
         kvb_aggregator_publish(
-            aggregator, aggregator->intake->subscriptions[subject].subject,
-            kvb_buf_span(aggregator->buf));
+            aggregator, aggregator->intake->subscriptions[subject].subject, kvb_buf_span(&message));
     }
 }
 

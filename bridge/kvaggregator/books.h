@@ -36,13 +36,14 @@ kvb_status kvb_aggregator_take_request_report(
 kvb_status
 kvb_aggregator_take_status(struct kvb_aggregator *aggregator, kvb_span payload, uint64_t now_ns);
 
-/* Publish a decision of this aggregator, or a report that arrived over HTTP, for the other
- * aggregators. */
+/* Publish a decision of this aggregator, or a report that came over HTTP or from a gateway, for the
+ * other aggregators.  sender: this aggregator, which has entered the report; NULL: it could not,
+ * and takes it when it comes back over NATS.  A report: any thread. */
 void kvb_aggregator_share_decision(
     struct kvb_aggregator *aggregator, const struct kvb_route_decision *decision);
 void kvb_aggregator_share_report(
     struct kvb_aggregator *aggregator, enum kvb_request_report_kind kind,
-    const struct kvb_query *query);
+    const struct kvb_query *query, const struct kvb_books_sender *sender);
 
 /* Once a tick: publishes the status when it is due, and decides who leads. */
 void kvb_aggregator_update_peers(struct kvb_aggregator *aggregator, bool is_ready, uint64_t now_ns);

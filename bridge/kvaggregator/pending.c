@@ -65,26 +65,36 @@ static size_t bytes_of(const struct kvb_pending_query *pending)
                (query->selection.worker_id_count + query->selection.address_count);
 }
 
-struct kvb_pending_query *kvb_pending_queue(struct kvb_pending_query *here)
+enum kvb_pending_end
+kvb_pending_hold(struct kvb_pending_query *here, struct kvb_pending_query **out_kept)
 {
     struct kvb_queries *queries = here->aggregator->queries;
-    struct kvb_http_answer *const to = here->to;
-    struct kvb_pending_query *kept = here;
 
+    *out_kept = here;
     /* What the ring has beyond the limit is for those that come again. */
     if (kvb_ring_count(queries->ring) >= queries->limit) {
-        kvb_pending_settle(here, KVB_END_BUSY);
-        return NULL;
+        return KVB_END_BUSY;
     }
     if (kvb_pending_take_bytes(here, bytes_of(here)) != KVB_OK) {
-        kvb_pending_settle(here, KVB_END_BYTES);
+        return KVB_END_BYTES;
+    }
+    if (!here->is_kept && kvb_pending_keep(here, out_kept) != KVB_OK) {
+        return KVB_END_NO_MEMORY;
+    }
+    (*out_kept)->to = NULL; /* the server's answer is there only until the handler returns */
+    return KVB_END_SENT;
+}
+
+struct kvb_pending_query *kvb_pending_queue(struct kvb_pending_query *here)
+{
+    struct kvb_http_answer *const to = here->to;
+    struct kvb_pending_query *kept = NULL;
+
+    const enum kvb_pending_end why = kvb_pending_hold(here, &kept);
+    if (why != KVB_END_SENT) {
+        kvb_pending_settle(here, why);
         return NULL;
     }
-    if (!here->is_kept && kvb_pending_keep(here, &kept) != KVB_OK) {
-        kvb_pending_settle(here, KVB_END_NO_MEMORY);
-        return NULL;
-    }
-    kept->to = NULL; /* the server's answer is there only until the handler returns */
     const kvb_status status = kvb_pending_queue_again(kept);
     if (status != KVB_OK) {
         kept->to = to;

@@ -120,6 +120,11 @@ struct kvb_pending_query {
  * not be used any more.  KVB_NO_MEMORY: nothing has changed. */
 kvb_status kvb_pending_keep(struct kvb_pending_query *here, struct kvb_pending_query **out_kept);
 
+/* Makes it one that can wait: counted in the byte budget, and kept.  Anything else than
+ * KVB_END_SENT: why it cannot, and *here is to be ended with that. */
+enum kvb_pending_end
+kvb_pending_hold(struct kvb_pending_query *here, struct kvb_pending_query **out_kept);
+
 /* Moves a query that was read into the ring, or ends it where that is not possible.  NULL: it has
  * ended.  Else only the thread of an HTTP connection may use what is returned. */
 struct kvb_pending_query *kvb_pending_queue(struct kvb_pending_query *here);

@@ -150,7 +150,8 @@ static void share_books(struct kvb_aggregator *aggregator, const struct kvb_pend
     const struct kvb_http_route_context *context = &pending->context;
 
     if (context->has_request_report) {
-        kvb_aggregator_share_report(aggregator, context->request_report, &pending->query);
+        kvb_aggregator_share_report(
+            aggregator, context->request_report, &pending->query, &aggregator->books->peers.self);
     }
     if (context->has_decision) {
         kvb_aggregator_share_decision(aggregator, &context->decision);
@@ -268,7 +269,8 @@ void kvb_queries_give_index(struct kvb_aggregator *aggregator)
     (void)pthread_mutex_unlock(&aggregator->queries->index_lock);
 }
 
-/* True: the answer is short, and needs no tokens from an engine. */
+/* True: the answer is short.  A text needs tokens first, for which only a gateway does not wait: it
+ * is on the thread that has them. */
 static bool is_answer_short(const struct kvb_pending_query *pending)
 {
     switch (pending->door) {
@@ -277,11 +279,40 @@ static bool is_answer_short(const struct kvb_pending_query *pending)
     case KVB_DOOR_NATS:
         return pending->query.form != KVB_QUERY_TEXT && kvb_query_kind_has_prompt(pending->kind);
     case KVB_DOOR_GRPC:
-        return true;
     case KVB_DOOR_GATEWAY:
-        return pending->query.form != KVB_QUERY_TEXT;
+        return true;
     }
     return false;
+}
+
+/* With the index, which is given back. */
+static void answer_at_once(struct kvb_pending_query *pending)
+{
+    struct kvb_aggregator *aggregator = pending->aggregator;
+
+    aggregator->ctx->now_ns = kvb_clock_monotonic_ns();
+    (void)make_answer(pending); /* whole, because it is short */
+    kvb_queries_give_index(aggregator);
+    /* The index is free again while the answer is sent. */
+    kvb_metric_add(aggregator->metrics, kvb_aggregator_queries_at_once, 1);
+    send_answer(pending);
+}
+
+/* With the index, which is given back: it says which engines can be asked, and is not needed until
+ * the tokens are known. */
+static void hand_to_tokenizer(struct kvb_pending_query *here)
+{
+    struct kvb_aggregator *aggregator = here->aggregator;
+    struct kvb_pending_query *kept = NULL;
+    const enum kvb_pending_end why = kvb_pending_hold(here, &kept);
+    const bool is_handed = why == KVB_END_SENT && kvb_texts_request(kept);
+
+    kvb_queries_give_index(aggregator);
+    if (why != KVB_END_SENT) {
+        kvb_pending_settle(here, why);
+    } else if (!is_handed) {
+        kvb_queries_resume(kept);
+    }
 }
 
 struct kvb_pending_query *kvb_queries_submit(struct kvb_pending_query *pending)
@@ -293,16 +324,15 @@ struct kvb_pending_query *kvb_queries_submit(struct kvb_pending_query *pending)
     if (!is_answer_short(pending) || !kvb_queries_try_index(aggregator)) {
         return kvb_pending_queue(pending);
     }
-    aggregator->ctx->now_ns = kvb_clock_monotonic_ns();
-    (void)make_answer(pending); /* whole, because it is short */
-    kvb_queries_give_index(aggregator);
-    /* The index is free again while the answer is sent. */
-    kvb_metric_add(aggregator->metrics, kvb_aggregator_queries_at_once, 1);
-    send_answer(pending);
+    if (pending->query.form == KVB_QUERY_TEXT) {
+        hand_to_tokenizer(pending);
+    } else {
+        answer_at_once(pending);
+    }
     return NULL;
 }
 
-/* ---- On the index thread: what lies in the ring ---- */
+/* ---- What comes again, and on the index thread what lies in the ring ---- */
 
 /* KVB_END_SENT: it is wanted. */
 static enum kvb_pending_end why_not_wanted(struct kvb_pending_query *pending)
@@ -326,12 +356,28 @@ static enum kvb_pending_end why_not_wanted(struct kvb_pending_query *pending)
     return KVB_END_SENT;
 }
 
+void kvb_queries_resume(struct kvb_pending_query *pending)
+{
+    hash_long_prompt(pending);
+    if (!is_answer_short(pending) || !kvb_queries_try_index(pending->aggregator)) {
+        if (kvb_pending_queue_again(pending) != KVB_OK) { /* only at the aggregator's end */
+            kvb_pending_settle(pending, KVB_END_STOPPING);
+        }
+        return;
+    }
+    const enum kvb_pending_end why = why_not_wanted(pending);
+    if (why == KVB_END_SENT) {
+        answer_at_once(pending);
+    } else {
+        kvb_queries_give_index(pending->aggregator);
+        kvb_pending_settle(pending, why);
+    }
+}
+
 /* Takes a step with a query from the ring.  False: a part of a long answer was made, which is
  * enough for this turn. */
 static bool go_on_with(struct kvb_pending_query *pending)
 {
-    /* A text that comes back is settled first: that counts how many are under way. */
-    kvb_texts_settle(pending);
     const enum kvb_pending_end why = why_not_wanted(pending);
     if (why != KVB_END_SENT) {
         kvb_pending_settle(pending, why);

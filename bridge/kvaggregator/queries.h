@@ -40,6 +40,7 @@ struct kvb_queries {
     pthread_mutex_t reader_lock;
     struct kvb_byte_budget bytes;   /* of all that wait */
     _Atomic unsigned large_answers; /* in the making */
+    _Atomic size_t texts_waiting;   /* at the tokenizer */
 
     pthread_mutex_t index_lock;  /* the index thread holds it, except while it waits for work */
     atomic_bool is_index_idle;   /* the index thread waits for work; set under index_lock */
@@ -51,7 +52,6 @@ struct kvb_queries {
 
     /* Under index_lock. */
     struct kvb_tokenizer *tokenizer; /* owned; NULL: off */
-    size_t texts_waiting;            /* at the tokenizer, or in the ring with their tokens */
     size_t next_engine;              /* where the search for one that tokenizes begins */
     bool has_several_models;         /* and grpc.model names none: as the newest call found */
 };
@@ -69,6 +69,10 @@ void kvb_queries_close(struct kvb_aggregator *aggregator);
 /* Answers a query that was read, when the index is idle, else puts it into the ring.  Any thread
  * that receives queries.  NULL: it has ended; else as kvb_pending_queue(). */
 struct kvb_pending_query *kvb_queries_submit(struct kvb_pending_query *pending);
+
+/* A text has become a query of the tokens that are known: answers it when the index is idle, else
+ * puts it into the ring once more.  On the control thread. */
+void kvb_queries_resume(struct kvb_pending_query *pending);
 
 /* On the index thread, in each turn: answers at least one query if any waits, and further ones only
  * for a bounded time: meanwhile the event ring could fill, and NATS would disconnect us as a slow

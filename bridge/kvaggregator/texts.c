@@ -21,10 +21,9 @@
 /* Queries of text: which engine is asked for the tokens, and what becomes of a query when none
  * gives them.
  *
- *     index thread         request: chooses engines ---> tokenizer
- *     control thread       take_tokens(), or why not all ---> the ring of queries
- *     index thread         settle: a query of the tokens that are known, which is answered like any
- *                          other */
+ *     with the index       request: chooses engines ---> tokenizer
+ *     control thread       take_tokens(): a query of the tokens that are known, which is answered
+ *                          like any other */
 
 /* ---- Which engines ---- */
 
@@ -245,7 +244,7 @@ static void become_tokens(struct kvb_pending_query *pending)
     count_outcome(pending->aggregator, result);
 }
 
-/* ---- A query of text on the index thread ---- */
+/* ---- A query of text, with the index ---- */
 
 bool kvb_texts_request(struct kvb_pending_query *pending)
 {
@@ -277,14 +276,6 @@ bool kvb_texts_request(struct kvb_pending_query *pending)
     return false;
 }
 
-void kvb_texts_settle(struct kvb_pending_query *pending)
-{
-    if (pending->order && pending->query.form == KVB_QUERY_TEXT) {
-        pending->aggregator->queries->texts_waiting--;
-        become_tokens(pending);
-    }
-}
-
 /* On the control thread. */
 static void take_tokens(struct kvb_tokenize_order *order, const struct kvb_tokenize_result *result)
 {
@@ -305,9 +296,9 @@ static void take_tokens(struct kvb_tokenize_order *order, const struct kvb_token
                                               .unknown = result->count + result->unknown };
         }
     }
-    if (kvb_pending_queue_again(pending) != KVB_OK) { /* only at the end of the aggregator */
-        kvb_pending_settle(pending, KVB_END_STOPPING);
-    }
+    pending->aggregator->queries->texts_waiting--;
+    become_tokens(pending);
+    kvb_queries_resume(pending);
 }
 
 /* ---- Opening ---- */

@@ -456,7 +456,8 @@ static bool read_attempt(struct job *job, struct attempt *attempt)
 {
     KVB_OWN(kvb_own_free) uint32_t *tokens = NULL;
     struct kvb_tokenize_result result = { .outcome = KVB_TOKENIZE_OK,
-                                          .known = KVB_TEXT_TOKENS_WHOLE };
+                                          .known = KVB_TEXT_TOKENS_WHOLE,
+                                          .is_from_engine = true };
 
     if (kvb_tokenize_answer_decode(kvb_buf_span(&attempt->answer), &tokens, &result.count) !=
         KVB_OK) {

@@ -101,6 +101,7 @@ struct kvb_tokenize_result {
     enum kvb_tokenize_outcome outcome;
     unsigned code;          /* of KVB_TOKENIZE_REFUSED */
     bool is_rewriting;      /* earlier texts are not used for this model's chats, or prompts */
+    bool is_from_engine;    /* which has just said them */
     const uint32_t *tokens; /* borrowed for the call; NULL: none */
     size_t count;
     size_t unknown; /* an estimate of how many follow them */

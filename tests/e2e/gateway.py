@@ -84,7 +84,7 @@ class Stream:
     """A request whose answer is read event by event, or whose body is sent part by part."""
 
     def __init__(self, port, body, sent=None, headers=None):
-        """sent: the bytes of the body that are sent for now; the rest by finish()."""
+        """sent: the bytes of the body that are sent for now; the rest by send_more()."""
         body = as_bytes(body)
         self.rest = body[len(body) if sent is None else sent:]
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=120 * programs.PATIENCE)
@@ -93,15 +93,21 @@ class Stream:
                             + body[:len(body) - len(self.rest)])
         self.answer = None
 
-    def finish(self):
-        self.socket.sendall(self.rest)
+    def send_more(self, count=None):
+        """So many bytes more of the body, or the rest."""
+        part = self.rest[:count]
+        self.socket.sendall(part)
+        self.rest = self.rest[len(part):]
 
-    def events(self):
+    def begin(self):
         if self.answer is None:
             self.answer = http.client.HTTPResponse(self.socket)
             self.answer.begin()
             assert self.answer.status == 200, (self.answer.status, self.answer.read())
-        for line in self.answer:
+        return self.answer
+
+    def events(self):
+        for line in self.begin():
             if line.startswith(b"data: "):
                 yield line[6:].strip().decode()
 
@@ -116,20 +122,20 @@ class World:
     """An Envoy with these listeners (name -> options of envoys.listener(), or a function of the engines' endpoints that
     returns it), an aggregator, a bridge, and engines."""
 
-    def __init__(self, scene, listeners, engines=2, gateway="", extra="", clusters=()):
-        """gateway: further keys of kvaggregator's list `gateway`; extra: further lines of its configuration; clusters:
-        further ones of Envoy."""
+    def __init__(self, scene, listeners, engines=2, gateway="", extra="", port=None, tls=None, clusters=()):
+        """gateway: further keys of kvaggregator's list `gateway`; extra: further lines of its configuration; port: the
+        picker's; tls: of Envoy's cluster "picker"; clusters: further ones."""
         self.scene, self.gateway, self.extra = scene, gateway, extra
         self.engines = [scene.engine_of(OpenAiEngine, name=str(number)) for number in range(1, engines + 1)]
         self.events = [scene.engine() for _ in self.engines]
-        self.picker_port = programs.free_port()
+        self.picker_port = port or programs.free_port()
         self.bridge = scene.bridge(*(
             worker(events, number, more=f'address = "{one.url}"; tokenize = "{one.url}";')
             for number, (events, one) in enumerate(zip(self.events, self.engines), 1)), heartbeat_ms=200)
         self.start_picker()
         endpoints = [one.endpoint for one in self.engines]
         self.envoy = envoys.start(scene, listeners(endpoints) if callable(listeners) else listeners, [
-            envoys.picker_cluster("picker", self.picker_port),
+            envoys.picker_cluster("picker", self.picker_port, tls),
             envoys.picker_cluster("checked", self.picker_port, health=True),
             envoys.override_host("pool", endpoints), envoys.original_dst("original_dst"), *clusters])
 

@@ -12,6 +12,12 @@ from aiohttp import web
 SHA = "x-sha"  # of a request: the SHA-256 of its body
 
 
+def tokens_of(text, token_bytes=1):
+    data = text.encode()
+    return list(data) if token_bytes == 1 else [
+        int.from_bytes(data[at:at + token_bytes], "big") % 100_000 for at in range(0, len(data), token_bytes)]
+
+
 @dataclasses.dataclass
 class Seen:
     path: str
@@ -28,6 +34,7 @@ class OpenAiEngine:
         self.name, self.seen, self.tokenized = name, [], []
         self.cached_tokens = 0  # what its answers say
         self.tokenize_manner = "good"  # silent, wrong, refuses
+        self.token_bytes = 1
         self.status = 200
         self.loop = asyncio.new_event_loop()
         self.may_go_on = asyncio.Event()
@@ -90,7 +97,7 @@ class OpenAiEngine:
         if self.tokenize_manner == "refuses":
             return web.json_response({"error": "no"}, status=400)
         text = ask["prompt"] if "prompt" in ask else "".join(one["content"] for one in ask["messages"])
-        tokens = list(text.encode())
+        tokens = tokens_of(text, self.token_bytes)
         return web.json_response({"tokens": tokens, "count": len(tokens) + (self.tokenize_manner == "wrong")})
 
     async def answer(self, request):
@@ -117,12 +124,13 @@ class OpenAiEngine:
         who = {"x-engine": self.name}
         if not ask.get("stream"):
             await self.may_go_on.wait()
-            choice = {"index": 0, "message": {"role": "assistant", "content": "x" * ask.get("answer_bytes", 2)}}
+            choice = {"index": 0, "message": {"role": "assistant", "content": "xx"}}
             return web.json_response({"choices": [choice], "usage": usage}, status=self.status, headers=who)
         answer = web.StreamResponse(status=self.status, headers={**who, "Content-Type": "text/event-stream"})
         await answer.prepare(request)
+        more = b"x" * ask.get("answer_bytes", 0)
         for number in range(ask.get("max_tokens", 4)):
-            await answer.write(b'data: {"choices":[{"index":0,"delta":{"content":"t%d"}}]}\n\n' % number)
+            await answer.write(b'data: {"choices":[{"index":0,"delta":{"content":"t%d%s"}}]}\n\n' % (number, more))
             await self.may_go_on.wait()
         if ask.get("stream_options", {}).get("include_usage"):
             await answer.write(b"data: " + json.dumps({"choices": [], "usage": usage}).encode() + b"\n\n")

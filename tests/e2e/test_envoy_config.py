@@ -60,13 +60,6 @@ def test_a_picker_on_all_interfaces_must_be_said(tmp_path):
         assert done.returncode == status and ("insecure" in done.stderr) == (status != 0), done
 
 
-def test_the_clients_own_choice_is_removed_before_the_picker_is_asked():
-    (listener,) = load(PLAIN)["static_resources"]["listeners"]
-    first, second, *_ = listener["filter_chains"][0]["filters"][0]["typed_config"]["http_filters"]
-    assert first["typed_config"]["mutations"] == {"request_mutations": [{"remove": "x-gateway-destination-endpoint"}]}
-    assert second["name"] == "envoy.filters.http.ext_proc"
-
-
 def test_the_stacks_file_differs_in_addresses_alone():
     def without_addresses(value):
         if isinstance(value, dict):
@@ -101,3 +94,15 @@ def test_the_programs_take_the_stacks_configurations(name):
         [programs.BIN / name.rstrip("2"), "--config", f"etc/compose/{name}-gateway.cfg", "--check"], cwd=TREE,
         env={"ENGINES": "10.213.250.11", "SERVING": "10.213.250"}, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and done.stdout.endswith(": ok\n") and not done.stderr, done
+
+
+def test_nobody_kills_a_picker_while_it_stops():
+    """Who manages the process waits longer than its answers may go on."""
+    def seconds(key, path):
+        return int(re.search(rf"{key}\W*(\d+)", (TREE / "etc" / path).read_text())[1])
+
+    stops = seconds("withdraw_s", "kvaggregator.cfg") + seconds("drain_s", "kvaggregator.cfg") + 5
+    assert seconds("TimeoutStopSec", "systemd/kvaggregator.service.in") > stops
+    assert seconds("stop_grace_period", "compose/gateway.yml") > stops
+    before = seconds('"sleep", "', "kubernetes/aggregator/deployment.yaml")
+    assert seconds("terminationGracePeriodSeconds", "kubernetes/gateway/deployment.yaml") > before + stops

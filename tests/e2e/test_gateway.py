@@ -84,15 +84,14 @@ def fleet(tmp_path_factory):
         yield Fleet(scene, KINDS)
 
 
-def conversation(fleet, kind, name, turns=10, size=100, first=0, alone=True):
-    """Each turn's hits: the chat grows by an answer and a question. first: so much longer is the first question. alone: there
-    is no other, and each turn ends in the books before the next, which else may go to an idle engine."""
+def conversation(fleet, kind, name, turns=10, size=100, first=0):
+    """Each turn's hits: the chat grows by an answer and a question. first: so much longer is the first question."""
     texts, hits = [], []
     for turn in range(turns):
         texts.append(f"{name} asks in turn {turn}: " + chr(97 + turn) * (size if turn else size + first))
         hits.append(fleet.send(kind, gateway.chat(*texts)))
         fleet.wait_until_held("".join(texts))
-        if alone:
+        if kind == "plain":  # Envoy does not wait for the filter that watches: its end may come after the answer
             wait_for("it has ended", lambda: fleet.in_flight() == 0)
         texts.append(f"{name} is answered in turn {turn}: " + chr(65 + turn) * size)
     return texts, hits
@@ -113,44 +112,35 @@ def test_a_conversation_stays_where_its_prefix_is(first_fleet):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_gateway(fleet, kind):
-    asked = {way: fleet.metric("requests_total", by=way) for way in ("text", "prefix", "load")}
+    asked = {way: fleet.metric("requests_total", by=way) for way in ("tokenize", "text", "prefix", "load")}
     # At least 3/4 of each later turn is there in the first, as with a system prompt.
     _, hits = conversation(fleet, kind, kind, first=20_000)
     assert hits == sorted(hits) and hits[-1] > 0, hits
     ways = {way: fleet.metric("requests_total", by=way) - count for way, count in asked.items()}
-    assert ways == {"text": 1, "prefix": 9, "load": 0}, ways
+    assert ways == {"tokenize": 1, "text": 0, "prefix": 9, "load": 0}, ways
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("path, prompt, way", [
-    (gateway.TEXT, list(range(7_000, 7_064)), "tokens"),
-    (gateway.TEXT, [list(range(8_000, 8_064)), [1, 2]], "tokens"),
-    (gateway.TEXT, "a text whose tokens are its bytes: " + "x" * 64, "text"),
-    (gateway.TEXT, ["a list of one text: " + "y" * 64], "text")], ids=["tokens", "lists", "text", "texts"])
-def test_every_form_of_a_prompt(fleet, kind, path, prompt, way):
-    if isinstance(prompt, str):
-        prompt = kind + prompt
-    elif isinstance(prompt[0], str):
-        prompt = [kind + prompt[0]]
-    else:
-        shift = 100_000 * (1 + KINDS.index(kind))
-        prompt = ([[token + shift for token in prompt[0]]] if isinstance(prompt[0], list)
-                  else [token + shift for token in prompt])
+@pytest.mark.parametrize("kind, prompt, way", [
+    ("plain", list(range(7_000, 7_064)), "tokens"),
+    ("istio", [list(range(8_000, 8_064))], "tokens"),
+    ("ai_gateway", "a text whose tokens are its bytes: " + "x" * 64, "tokenize"),
+    ("plain", ["a list of one text: " + "y" * 64], "tokenize")], ids=["tokens", "lists", "text", "texts"])
+def test_every_form_of_a_prompt(fleet, kind, prompt, way):
     first = prompt[0] if isinstance(prompt[0], (list, str)) and not isinstance(prompt, str) else prompt
     tokens = list(first.encode()) if isinstance(first, str) else first
     before = fleet.metric("requests_total", by=way)
-    assert fleet.send(kind, {"prompt": prompt}, path) == 0
+    assert fleet.send(kind, {"prompt": prompt}, gateway.TEXT) == 0
     assert fleet.metric("requests_total", by=way) == before + 1
     full = len(tokens) // gateway.BLOCK * gateway.BLOCK
     wait_for("the prompt is listed", lambda: fleet.held(tokens) >= full)
     # The last token is always computed.
-    assert fleet.send(kind, {"prompt": prompt}, path) >= full - gateway.BLOCK
+    assert fleet.send(kind, {"prompt": prompt}, gateway.TEXT) >= full - gateway.BLOCK
 
 
 def test_a_thousand_requests_get_what_was_promised(fleet):
     """Conversations of all lengths, eight at a time, each turn when the one before is listed."""
     def whole(number):
-        return conversation(fleet, KINDS[number % 3], f"mixed {number}", turns=1 + number % 25, size=20 + 7 * number % 50, alone=False)[1]
+        return conversation(fleet, KINDS[number % 3], f"mixed {number}", turns=1 + number % 25, size=20 + 7 * number % 50)[1]
 
     done = gateway.in_parallel([functools.partial(whole, number) for number in range(84)], workers=8)
     failed = [one for one in done if isinstance(one, Exception)]
@@ -158,6 +148,5 @@ def test_a_thousand_requests_get_what_was_promised(fleet):
     assert sum(map(len, done)) >= 1000
     wait_for("nothing is in flight", lambda: fleet.in_flight() == 0)
     assert fleet.audited("requests") > 100
-    assert 0 < fleet.metric("pick_seconds_sum") < fleet.metric("pick_seconds_count") == sum(
-        fleet.metric("requests_total", by=way) for way in ("tokens", "text", "prefix", "load", "none"))
+    assert 0 < fleet.metric("pick_seconds_sum") < fleet.metric("pick_seconds_count") == fleet.metric("requests_total")
     assert fleet.audited("delivered_tokens") == fleet.audited("promised_tokens") > 0

@@ -2,6 +2,7 @@
 client goes away in any phase?"""
 
 import json
+import signal
 
 import pytest
 
@@ -72,6 +73,26 @@ def test_an_engine_that_fails_ends_the_request(world, listener):
         one.status = 500
     assert world.send(listener, gateway.chat(f"fails {listener}")).status == 500
     wait_for("the books are empty", lambda: world.in_flight() == 0)
+
+
+def test_an_end_is_in_the_books_without_nats(world):
+    """The next request may come within a millisecond, and would find the engine busy."""
+    nats = world.scene.started[0].process
+    for one in world.engines:
+        one.hold()
+    stream = gateway.Stream(world.port("duplex"), gateway.chat("seen at the door", **STREAM))
+    events = stream.events()
+    next(events)
+    wait_for("it is in the books", lambda: world.in_flight() == 1)
+    nats.send_signal(signal.SIGSTOP)
+    try:
+        for one in world.engines:
+            one.go_on()
+        assert list(events)[-1] == "[DONE]"
+        stream.close()
+        wait_for("it has left the books", lambda: world.in_flight() == 0)
+    finally:
+        nats.send_signal(signal.SIGCONT)
 
 
 @pytest.mark.parametrize("listener", LISTENERS)

@@ -76,6 +76,19 @@ def test_a_client_cannot_choose(world, tokens, listener):
     assert world.engines[0].seen[-1].headers[envoys.DESTINATION] == world.engines[0].endpoint
 
 
+def test_a_client_cannot_choose_while_the_picker_is_away(scene):
+    """etc/envoy.yaml, which goes on without a picker: to one of its own engines."""
+    world = gateway.World(scene, {}, engines=3)
+    plain = envoys.start_plain(scene, [one.endpoint for one in world.engines[:2]], world.picker_port, "envoy-plain")
+    wait_for("envoy asks it", lambda: plain.picker_is_up("kvaggregator"))
+    world.aggregator.kill()
+    wait_for("envoy does without", lambda: not plain.picker_is_up("kvaggregator"))
+    for chosen in world.engines * 2:
+        answer = gateway.send(plain.ports["plain"], gateway.chat("hello"), headers={envoys.DESTINATION: chosen.endpoint})
+        assert answer.status == 200 and answer.engine() in ("1", "2"), answer
+    assert len(world.seen()) == 6 and not any(envoys.DESTINATION in one.headers for one in world.seen())
+
+
 def test_a_dead_engine_is_skipped_and_the_books_follow(scene):
     world = gateway.World(scene, {"istio": {"retries": True}}, gateway="endpoints = 2;")
     tokens = new_prompt()

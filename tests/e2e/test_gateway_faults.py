@@ -76,7 +76,7 @@ def test_in_each_phase(world, listener, fault):
     wait_for("an answer runs", lambda: sum(len(one.running()) for one in world.engines) >= 1)
 
     break_it(world, fault)
-    half.finish()
+    half.send_more()
     for one in world.engines:
         one.tokenize_manner = "good"
         one.go_on()

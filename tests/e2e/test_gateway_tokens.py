@@ -18,13 +18,13 @@ def test_goes_by_load_with_a_reason(world, manner):
     for one in world.engines:
         one.tokenize_manner = manner
     assert world.send("istio", gateway.chat("a prompt that is long enough for some blocks " * 4)).status == 200
-    assert world.by("load") == 1 and world.by("text") == 0
+    assert world.by("load") == 1 and world.by("tokenize") == 0
     assert world.metric("reasons_total") >= 1
     # The next one is not worse off, and an engine that works again is used again.
     for one in world.engines:
         one.tokenize_manner = "good"
     wait_for("an engine tokenizes again", lambda: world.send(
-        "istio", gateway.chat(f"another prompt, {world.by('load')} " * 6)).status == 200 and world.by("text") >= 1)
+        "istio", gateway.chat(f"another prompt, {world.by('load')} " * 6)).status == 200 and world.by("tokenize") >= 1)
 
 
 def test_a_chat_of_ten_turns_asks_once(world):
@@ -34,7 +34,7 @@ def test_a_chat_of_ten_turns_asks_once(world):
         texts.append(f"turn {turn} " + chr(97 + turn) * 300)
         assert world.send("istio", gateway.chat(*texts)).status == 200
         texts.append("yes")
-    assert (world.by("text"), world.by("prefix")) == (1, 9)
+    assert (world.by("tokenize"), world.by("prefix")) == (1, 9)
     # Beside the first, the samples: one in 16 is tokenized too, later.
     assert 1 <= sum(len(one.tokenized) for one in world.engines) <= 3
 

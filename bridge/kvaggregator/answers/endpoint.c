@@ -30,6 +30,7 @@ static bool read_ip(const char *text, uint8_t out_ip[16])
     if (inet_pton(AF_INET, text, &four) != 1) {
         return false;
     }
+    /* An IPv4 address becomes ::ffff:a.b.c.d, so that all are compared alike. */
     memset(out_ip, 0, 10);
     memset(out_ip + 10, 0xff, 2);
     memcpy(out_ip + 12, &four, sizeof four);
@@ -43,6 +44,7 @@ kvb_status kvb_endpoint_read(kvb_span text, struct kvb_endpoint *out_endpoint)
     char *ip = copy;
     char *port = NULL;
 
+    /* A NUL within it would hide what follows. */
     if (text.len == 0 || text.len >= sizeof copy || memchr(text.data, 0, text.len)) {
         return KVB_BAD_INPUT;
     }
@@ -112,6 +114,7 @@ bool kvb_endpoint_is_among(
 {
     struct kvb_endpoint any_port = *endpoint;
 
+    /* A hint may name the address alone. */
     any_port.port = 0;
     const uint64_t keys[] = { kvb_endpoint_hash(endpoint), kvb_endpoint_hash(&any_port) };
     for (size_t i = 0; i < 2; i++) {

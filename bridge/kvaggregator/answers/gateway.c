@@ -3,6 +3,7 @@
 #include "core/limits.h"
 #include "core/own.h"
 #include "kvaggregator/answers/pick.h"
+#include "kvaggregator/answers/selection.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +12,7 @@
 /* ---- The model ---- */
 
 /* The engine answers a request for a model that it does not have, in its own words; so one is found
- * in any case. */
+ * in any case: that of the first worker that this gateway may pick. */
 static void settle_model(
     struct kvb_query_context *ctx, struct kvb_query *query, struct kvb_gateway_found *found)
 {
@@ -27,8 +28,10 @@ static void settle_model(
     query->count = 0; /* another model's tokens say nothing about this one's blocks */
     for (size_t i = 0; i < kvb_followers_limit(ctx->followers); i++) {
         const struct kvb_follower *follower = kvb_followers_at(ctx->followers, i);
-        if (follower && !follower->heartbeat.is_store &&
-            kvb_query_context_model(ctx, follower)[0] != '\0') {
+        if (follower && !follower->heartbeat.is_store && follower->state != KVB_STREAM_DOWN &&
+            kvb_query_context_model(ctx, follower)[0] != '\0' &&
+            kvb_selection_takes(query, follower) &&
+            kvb_pick_is_reachable(ctx, &query->selection, (uint32_t)i, follower)) {
             query->has_model = true;
             (void)snprintf(/* fits: both are names of models */
                            query->model, sizeof query->model, "%s",
@@ -48,6 +51,7 @@ static bool endpoint_of(
     const uint64_t rank = candidate->key->id->dp_rank;
     struct kvb_endpoint endpoint;
 
+    /* Ranks with ports of their own share the worker's address, which is that of rank 0. */
     if (!follower || !kvb_pick_endpoint(ctx, candidate->place, follower, &endpoint)) {
         return false;
     }
@@ -59,6 +63,7 @@ static bool has_endpoint(const char *list, const char *one)
 {
     const size_t len = strlen(one);
 
+    /* 10.0.0.1:80 is not in "10.0.0.1:8000": it must be a whole item. */
     for (const char *at = list; (at = strstr(at, one)) != NULL; at += len) {
         /* Whole items: 10.0.0.1:80 is also how 10.0.0.1:8000 begins. */
         const bool begins = at == list || at[-1] == ',';
@@ -139,6 +144,7 @@ kvb_status kvb_answer_gateway(
     if (found.endpoints[0] == '\0') {
         return KVB_NOT_FOUND;
     }
+    /* Entered only now: before, the request might have gone nowhere. */
     pick.is_promise = wish->is_promise && !found.is_model_unknown;
     found.has_ranks = !wish->rank_ports && has_several_ranks(&pick);
     found.prompt_tokens = query->count;
@@ -161,6 +167,7 @@ kvb_status kvb_answer_gateway_moved(
             continue;
         }
         endpoint.port = (uint16_t)(endpoint.port + (rank_ports ? follower->id.dp_rank : 0));
+        /* Of ranks behind one port the first: nobody says which of them served. */
         if (kvb_endpoint_hash(&endpoint) == kvb_endpoint_hash(served)) {
             decision->id = follower->id;
             /* That engine has promised nothing, and what it stores was not foreseen. */
@@ -186,6 +193,7 @@ void kvb_answer_gateway_count(
     for (size_t i = 0; hashes && i < limit; i++) {
         const struct kvb_follower *follower = kvb_followers_at(ctx->followers, i);
         struct kvb_endpoint endpoint;
+        /* What cannot be picked anyway counts as neither. */
         if (!follower || follower->heartbeat.is_store || follower->state == KVB_STREAM_DOWN) {
             continue;
         }

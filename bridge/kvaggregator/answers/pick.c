@@ -51,6 +51,18 @@ bool kvb_pick_endpoint(
     return known->has_any;
 }
 
+bool kvb_pick_is_reachable(
+    struct kvb_query_context *ctx, const struct kvb_selection *selection, uint32_t number,
+    const struct kvb_follower *follower)
+{
+    struct kvb_endpoint endpoint;
+
+    return follower->heartbeat.facts.role != KVB_ROLE_PREFILL &&
+           kvb_pick_endpoint(ctx, number, follower, &endpoint) &&
+           (!selection->has_endpoints ||
+            kvb_endpoint_is_among(&endpoint, selection->endpoints, selection->endpoint_count));
+}
+
 /* ---- Candidates ---- */
 
 /* The blocks of the prompt that the route counts as held.  Of what the worker holds only in tiers
@@ -69,21 +81,6 @@ credited_blocks(const struct kvb_query_context *ctx, const struct kvb_overlap *o
     const double more = (double)(overlap->max_tokens - proven) * ctx->route.unverified_tiers;
     const uint64_t blocks = (proven + (uint64_t)more) / overlap->shape.block_size;
     return blocks < overlap->blocks ? blocks : overlap->blocks;
-}
-
-/* What a gateway can send a request to: a worker with an endpoint, that is among those of the hint,
- * and computes answers. */
-static bool is_reachable(
-    struct kvb_query_context *ctx, const struct kvb_query *query, const struct kvb_overlap *overlap)
-{
-    const enum kvb_worker_role role = overlap->follower->heartbeat.facts.role;
-    struct kvb_endpoint endpoint;
-
-    return role != KVB_ROLE_PREFILL &&
-           kvb_pick_endpoint(ctx, overlap->number, overlap->follower, &endpoint) &&
-           (!query->selection.has_endpoints ||
-            kvb_endpoint_is_among(
-                &endpoint, query->selection.endpoints, query->selection.endpoint_count));
 }
 
 /* False: no recent heartbeat and no recent load value confirms that the worker exists.  Otherwise
@@ -168,7 +165,8 @@ make_candidates(struct kvb_query_context *ctx, const struct kvb_query *query, si
         kvb_max_streams + 1));
     for (size_t i = 0; i < ctx->overlap_count; i++) {
         const struct kvb_overlap *overlap = &ctx->overlaps[i];
-        if (!query->selection.needs_endpoint || is_reachable(ctx, query, overlap)) {
+        if (!query->selection.needs_endpoint ||
+            kvb_pick_is_reachable(ctx, &query->selection, overlap->number, overlap->follower)) {
             count += fill_candidate(ctx, overlap, &ctx->candidates[count]);
         }
     }
@@ -244,6 +242,7 @@ static void note_turn(struct kvb_query_context *ctx, const struct kvb_route_cand
 {
     const size_t known = ctx->last_turn_capacity;
 
+    /* Picked because it alone has the most of the prompt: the next turn is still its own. */
     if (!chosen->is_turn ||
         kvb_array_reserve(
             &ctx->last_turns, &ctx->last_turn_capacity, (size_t)chosen->place + 1,
@@ -295,7 +294,6 @@ static void enter_decision(
     size_t count = 0;
 
     const uint64_t blocks = chosen->request_blocks + unknown_blocks(query, chosen);
-
     decision->prefill_blocks = blocks - shared;
     /* Predicted blocks mean that a request with the same prefix is in flight and already counts
      * them.  This request adds only its own remainder, at least the block that it generates. */
@@ -307,6 +305,7 @@ static void enter_decision(
     if (status == KVB_OK && is_promise) {
         note_promise(ctx, chosen, names, count, decision);
     }
+    /* Until its events say so, the worker is expected to store what it does not hold. */
     if (status == KVB_OK && count > chosen->overlap_blocks) {
         const size_t missing = count - chosen->overlap_blocks;
         decision->names = names + chosen->overlap_blocks;
@@ -329,6 +328,7 @@ void kvb_answer_enter_decision(
         .is_shared = is_shared,
     };
 
+    /* Of a request that is over already nothing will be stored any more. */
     if (kvb_requests_add(ctx->requests, &request, ctx->now_ns) != KVB_AGAIN) {
         (void)kvb_predictions_add(
             ctx->predictions, &decision->id, decision->names, decision->name_count, ctx->now_ns);
@@ -351,6 +351,7 @@ static void prefer_session(
     if (query->selection.affinity == 0 || !is_by_load) {
         return;
     }
+    /* Among those that compete; the costs say whether the preferred one is loaded most. */
     for (size_t i = 0; i < count; i++) {
         if (!candidates[i].competes) {
             continue;
@@ -366,6 +367,7 @@ static void prefer_session(
             best_hash = hash;
         }
     }
+    /* Where all cost the same nobody is loaded most. */
     if (best < count && (candidates[best].cost < highest || highest <= lowest)) {
         *chosen = best;
     }

@@ -56,3 +56,9 @@ kvb_status kvb_pick_sort(
 bool kvb_pick_endpoint(
     struct kvb_query_context *ctx, uint32_t number, const struct kvb_follower *follower,
     struct kvb_endpoint *out_endpoint);
+
+/* What a gateway can send a request to: a worker with an endpoint, that is among those of the hint,
+ * and computes answers. */
+bool kvb_pick_is_reachable(
+    struct kvb_query_context *ctx, const struct kvb_selection *selection, uint32_t number,
+    const struct kvb_follower *follower);

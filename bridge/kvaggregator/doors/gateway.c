@@ -1,6 +1,5 @@
 #include "kvaggregator/doors/gateway.h"
 
-#include "bus/bus.h"
 #include "core/clock.h"
 #include "core/hash.h"
 #include "core/limits.h"
@@ -8,30 +7,29 @@
 #include "core/metric.h"
 #include "core/own.h"
 #include "core/ring.h"
-#include "core/thread.h"
 #include "daemon/http.h"
 #include "grpc/server.h"
+#include "kvaggregator/answers/answers.h"
 #include "kvaggregator/answers/gateway.h"
 #include "kvaggregator/books.h"
 #include "kvaggregator/config.h"
 #include "kvaggregator/doors/exchange.h"
 #include "kvaggregator/doors/prompt.h"
 #include "kvaggregator/group.h"
-#include "kvaggregator/intake.h"
 #include "kvaggregator/metrics.h"
 #include "kvaggregator/parts.h"
 #include "kvaggregator/pending.h"
 #include "kvaggregator/queries.h"
 #include "kvaggregator/report.h"
 #include "kvaggregator/service.h"
-#include "wire/router/books.h"
 
+#include <errno.h>
 #include <netinet/in.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum {
     id_buckets = 4096,
@@ -43,7 +41,7 @@ static const char process_path[] = "/envoy.service.ext_proc.v3.ExternalProcessor
 static const char check_path[] = "/grpc.health.v1.Health/Check";
 
 /* How a pick came to be. */
-enum pick_by { BY_TOKENS, BY_TEXT, BY_PREFIX, BY_LOAD, BY_NONE, BY_COUNT };
+enum pick_by { BY_TOKENS, BY_TEXT, BY_TOKENIZE, BY_PREFIX, BY_LOAD, BY_NONE, BY_COUNT };
 
 /* A pick on its way: made on the control thread, filled in by who has the index, and back. */
 struct gateway_call {
@@ -57,6 +55,7 @@ struct gateway_call {
     struct kvb_endpoint served;
     struct kvb_gateway_found found;
     enum kvb_text_tokens known; /* of the prompt, when it was answered */
+    bool is_from_engine;        /* these tokens */
     char reason[64];            /* why it is by load, "" if not */
     kvb_status status;
 };
@@ -98,8 +97,6 @@ struct gateway {
 struct kvb_gateways {
     size_t count;
     uint64_t next_count_ns;
-    pthread_mutex_t lock; /* of the next two: to wait for withdraw_s */
-    pthread_cond_t changed;
     struct gateway gateways[];
 };
 
@@ -167,6 +164,7 @@ static void name_request(struct gateway_stream *stream)
     const char *id = stream->exchange.request_id;
     char *name = stream->decision.request_id;
 
+    /* A second try keeps the name: the first may have entered it in the books. */
     if (name[0] != '\0') {
         return;
     }
@@ -209,6 +207,7 @@ static void wait_for_pick(struct gateway_stream *stream)
 
 static void leave_call(struct gateway_stream *stream)
 {
+    /* The index thread may have it at this moment: it comes back, and is freed then. */
     if (stream->call) {
         stream->call->stream = NULL;
         atomic_store_explicit(&stream->call->is_left, true, memory_order_relaxed);
@@ -226,6 +225,7 @@ static void fill_selection(struct gateway_stream *stream, struct kvb_query *quer
     selection->labels = config->labels;
     selection->needs_endpoint = true;
     selection->affinity = exchange->affinity;
+    /* A copy: the stream may be gone before the query is answered. */
     if (exchange->has_hint && exchange->hint_count > 0) {
         const size_t bytes = exchange->hint_count * sizeof *exchange->hint;
         selection->endpoints = malloc(bytes);
@@ -249,21 +249,23 @@ static void ask_for_pick(struct gateway_stream *stream, uint64_t now_ns)
                                                      gateway->config->deadline_ms * KVB_NS_PER_MS,
                                       .gateway_call = call };
 
+    /* Set first: whatever fails from here on is tried again then. */
     stream->retry_ns = now_ns + retry_ms * KVB_NS_PER_MS;
     if (!call) {
-        return; /* it tries again */
+        return;
     }
     atomic_init(&call->is_left, false);
     call->gateway = gateway;
     call->stream = stream;
     stream->call = call;
     name_request(stream);
+    /* The prompt is read here, where the body is: the index is needed for the pick alone. */
     stream->reason = stream->exchange.by_load;
     if (!stream->reason) {
         stream->reason = kvb_prompt_read(&stream->exchange, &here.query);
     }
     if (stream->reason) {
-        here.query.form = KVB_QUERY_TOKENS;
+        here.query.form = KVB_QUERY_TOKENS; /* of none */
     }
     stream->by = stream->reason                        ? BY_LOAD
                  : here.query.form == KVB_QUERY_TOKENS ? BY_TOKENS
@@ -279,7 +281,8 @@ static void ask_for_pick(struct gateway_stream *stream, uint64_t now_ns)
 
 bool kvb_gateway_is_left(const struct kvb_pending_query *pending)
 {
-    return atomic_load_explicit(&pending->gateway_call->is_left, memory_order_relaxed);
+    return pending->gateway_call &&
+           atomic_load_explicit(&pending->gateway_call->is_left, memory_order_relaxed);
 }
 
 void kvb_gateway_answer(struct kvb_pending_query *pending)
@@ -287,10 +290,17 @@ void kvb_gateway_answer(struct kvb_pending_query *pending)
     struct gateway_call *call = pending->gateway_call;
     struct kvb_aggregator *aggregator = pending->aggregator;
     struct kvb_query *query = &pending->query;
-    const struct kvb_gateway_config *config = call->gateway->config;
 
+    if (!call) { /* a report; who answers shares it with the other aggregators */
+        const struct kvb_shared_report report = kvb_answer_report_of(query);
+        /* unknown: counted */
+        (void)kvb_answer_take_report(aggregator->ctx, &report, pending->context.request_report);
+        return;
+    }
+    const struct kvb_gateway_config *config = call->gateway->config;
     call->is_given = true;
     if (call->is_move) {
+        /* Told as a new decision: the other aggregators replace theirs of the same id. */
         call->status = kvb_answer_gateway_moved(
             aggregator->ctx, &call->served, config->rank_ports, &call->found.decision);
         if (call->status == KVB_OK) {
@@ -299,6 +309,7 @@ void kvb_gateway_answer(struct kvb_pending_query *pending)
         return;
     }
     kvb_prompt_settle(query, call->reason, sizeof call->reason, &call->known);
+    call->is_from_engine = pending->tokenized.is_from_engine;
     const struct kvb_gateway_wish wish = {
         .endpoints = config->endpoints,
         .rank_ports = config->rank_ports,
@@ -309,17 +320,22 @@ void kvb_gateway_answer(struct kvb_pending_query *pending)
         kvb_aggregator_share_decision(aggregator, &call->found.decision);
         kvb_aggregator_publish_decision(aggregator, &call->found.decision);
     }
-    call->found.decision.names = NULL; /* the context's */
+    /* The names are the context's, and the next query overwrites them. */
+    call->found.decision.names = NULL;
     call->found.decision.name_count = 0;
 }
 
 void kvb_gateway_give_back(struct kvb_pending_query *pending)
 {
     struct gateway_call *call = pending->gateway_call;
-    struct gateway *gateway = call->gateway;
 
-    /* It has room for more calls than queries can wait.  The server looks at its descriptor. */
-    (void)kvb_ring_put(gateway->picked, call);
+    if (call) {
+        /* It has room for more calls than queries can wait.  The server looks at its descriptor. */
+        (void)kvb_ring_put(call->gateway->picked, call);
+    } else if (pending->is_refused) { /* without a sender it comes back over NATS, and is entered */
+        kvb_aggregator_share_report(
+            pending->aggregator, pending->context.request_report, &pending->query, NULL);
+    }
 }
 
 /* ---- Answers ---- */
@@ -337,6 +353,7 @@ static void send_answers(struct gateway_stream *stream)
     while (kvb_exchange_next(&stream->exchange, &answer)) { /* ends: what is due is finite */
         const kvb_span head = { answer.head, answer.head_len };
         kvb_status status = KVB_OK;
+        /* Bytes of a body go out from the message in which they came. */
         if (answer.is_copied) {
             status = kvb_grpc_stream_send_copy(stream->grpc, answer.bytes);
             if (answer.memory) {
@@ -345,6 +362,7 @@ static void send_answers(struct gateway_stream *stream)
         } else {
             status = kvb_grpc_stream_send(stream->grpc, head, answer.bytes, answer.memory);
         }
+        /* An answer is lost, so what follows would be taken for it. */
         if (status != KVB_OK) {
             give_up(stream);
             return;
@@ -354,35 +372,42 @@ static void send_answers(struct gateway_stream *stream)
 
 /* ---- Reports ---- */
 
-static void publish_report(struct gateway_stream *stream, enum kvb_request_report_kind kind)
+/* What became of a request: entered in the books at once, because the next request may follow
+ * within a millisecond, and then told to the other aggregators.  exchange: NULL without cached
+ * tokens. */
+static void report(
+    struct gateway *gateway, const char *request_id, enum kvb_request_report_kind kind,
+    const struct kvb_exchange *exchange)
 {
-    struct gateway *gateway = stream->gateway;
-    struct kvb_aggregator *aggregator = gateway->aggregator;
-    struct kvb_exchange *exchange = &stream->exchange;
-    const char *id = exchange->state == KVB_EXCHANGE_WATCH || stream->decision.request_id[0] == '\0'
-                         ? exchange->request_id
-                         : stream->decision.request_id;
-    const bool is_end = kind == KVB_REQUEST_FINISHED;
-    struct kvb_shared_report report = { .has_cached_tokens = is_end && exchange->has_cached,
-                                        .cached_tokens = exchange->cached_tokens };
-    KVB_OWN(kvb_buf_done) struct kvb_buf message;
+    const bool has_cached = exchange && kind == KVB_REQUEST_FINISHED && exchange->has_cached;
+    struct kvb_pending_query here = {
+        .aggregator = gateway->aggregator,
+        .door = KVB_DOOR_GATEWAY,
+        .received_ns = kvb_clock_monotonic_ns(),
+        .query = { .form = KVB_QUERY_TOKENS, .has_cached_tokens = has_cached },
+        .context = { .has_request_report = true, .request_report = kind },
+    };
 
-    kvb_buf_init(&message, 4096);
-    (void)snprintf(report.request_id, sizeof report.request_id, "%s", id); /* fits */
-    /* Without a sender: it comes back, and is entered here, too. */
-    if (!kvb_request_id_is_valid(report.request_id) ||
-        kvb_books_report_encode(&report, &message) != KVB_OK ||
-        kvb_bus_publish(
-            aggregator->bus,
-            aggregator->intake->subscriptions[is_end ? KVB_INTAKE_FINISHED : KVB_INTAKE_FIRST_TOKEN]
-                .subject,
-            kvb_buf_span(&message)) != KVB_OK) {
-        count(gateway, kvb_aggregator_publish_failures);
-    }
-    if (report.has_cached_tokens) {
+    if (has_cached) {
+        here.query.cached_tokens = exchange->cached_tokens;
         kvb_metric_add(
-            metrics_of(gateway), kvb_aggregator_gateway_cached_tokens, report.cached_tokens);
+            metrics_of(gateway), kvb_aggregator_gateway_cached_tokens, exchange->cached_tokens);
     }
+    (void)snprintf(
+        here.query.request_id, sizeof here.query.request_id, "%s", request_id); /* fits */
+    (void)kvb_queries_submit(&here);
+}
+
+static void report_stream(struct gateway_stream *stream, enum kvb_request_report_kind kind)
+{
+    const struct kvb_exchange *exchange = &stream->exchange;
+    /* A stream that only watches has made no pick: the request has the name that Envoy gave it. */
+    const bool is_watched =
+        exchange->state == KVB_EXCHANGE_WATCH || stream->decision.request_id[0] == '\0';
+
+    report(
+        stream->gateway, is_watched ? exchange->request_id : stream->decision.request_id, kind,
+        exchange);
 }
 
 /* The request went elsewhere, after a retry. */
@@ -421,6 +446,7 @@ static void carry_out(struct gateway_stream *stream, uint64_t now_ns)
     struct gateway *gateway = stream->gateway;
     const unsigned events = stream->exchange.events;
 
+    /* Cleared first: what follows may be the cause of new ones. */
     stream->exchange.events = 0;
     if (events & KVB_EXCHANGE_BROKEN) {
         end_pick(stream);
@@ -439,17 +465,20 @@ static void carry_out(struct gateway_stream *stream, uint64_t now_ns)
     if (events & KVB_EXCHANGE_LOST_PICK) {
         end_pick(stream);
     }
+    /* The books before the answers: these let the client send its next request.  A request that
+     * went elsewhere moves before it ends there. */
     if (events & KVB_EXCHANGE_MOVED) {
         move_request(stream);
     }
     if (events & KVB_EXCHANGE_FIRST_TOKEN) {
-        publish_report(stream, KVB_REQUEST_FIRST_TOKEN);
+        report_stream(stream, KVB_REQUEST_FIRST_TOKEN);
     }
     if (events & KVB_EXCHANGE_FINISHED) {
-        publish_report(stream, KVB_REQUEST_FINISHED);
+        report_stream(stream, KVB_REQUEST_FINISHED);
         leave_id(stream);
     }
     send_answers(stream);
+    /* Only behind them: a stream that ends before its request is answered sends that on empty. */
     if (events & KVB_EXCHANGE_ENDS) {
         kvb_grpc_stream_finish(stream->grpc, KVB_GRPC_OK);
     }
@@ -460,8 +489,11 @@ static void carry_out(struct gateway_stream *stream, uint64_t now_ns)
 static void count_pick(struct gateway_stream *stream, const char *reason)
 {
     static const enum kvb_aggregator_metric rows[BY_COUNT] = {
-        [BY_TOKENS] = kvb_aggregator_gateway_by_tokens, [BY_TEXT] = kvb_aggregator_gateway_by_text,
-        [BY_PREFIX] = kvb_aggregator_gateway_by_prefix, [BY_LOAD] = kvb_aggregator_gateway_by_load,
+        [BY_TOKENS] = kvb_aggregator_gateway_by_tokens,
+        [BY_TEXT] = kvb_aggregator_gateway_by_text,
+        [BY_TOKENIZE] = kvb_aggregator_gateway_by_tokenize,
+        [BY_PREFIX] = kvb_aggregator_gateway_by_prefix,
+        [BY_LOAD] = kvb_aggregator_gateway_by_load,
         [BY_NONE] = kvb_aggregator_gateway_by_none,
     };
     static const struct {
@@ -518,9 +550,14 @@ static void take_found(struct gateway_stream *stream, struct gateway_call *call)
         { .name = "x-data-parallel-rank", .value = rank },
     };
 
-    if (stream->by == BY_TEXT && call->known != KVB_TEXT_TOKENS_WHOLE) {
-        stream->by = call->known == KVB_TEXT_TOKENS_PREFIX ? BY_PREFIX : BY_LOAD;
+    /* Of what a text's pick was made is known only now. */
+    if (stream->by == BY_TEXT) {
+        stream->by = call->known == KVB_TEXT_TOKENS_NONE     ? BY_LOAD
+                     : call->known == KVB_TEXT_TOKENS_PREFIX ? BY_PREFIX
+                     : call->is_from_engine                  ? BY_TOKENIZE
+                                                             : BY_TEXT;
     }
+    /* What the request itself is comes before what was not known, or was not ready. */
     const char *reason = stream->reason            ? stream->reason
                          : found->is_model_unknown ? "unknown_model"
                          : call->reason[0] != '\0' ? call->reason
@@ -559,15 +596,15 @@ static void take_call(struct gateway *gateway, struct gateway_call *call, uint64
     if (!stream) {
         /* The decision is in the books, and nobody else will take it out. */
         if (call->is_given && !call->is_move && call->status == KVB_OK) {
-            struct gateway_stream gone = { .gateway = gateway, .decision = call->found.decision };
-            publish_report(&gone, KVB_REQUEST_FINISHED);
+            report(gateway, call->found.decision.request_id, KVB_REQUEST_FINISHED, NULL);
         }
         free(call);
         return;
     }
     stream->call = NULL;
+    /* The ring was full, or memory was short: the stream still waits, and tries again. */
     if (!call->is_given || call->status == KVB_NO_MEMORY) {
-        free(call); /* the ring was full: it tries again */
+        free(call);
         return;
     }
     stop_waiting(stream);
@@ -590,6 +627,7 @@ static uint64_t look_at_waiting(struct gateway *gateway, uint64_t now_ns)
         const uint64_t end_ns =
             stream->due_ns + (gateway->config->deadline_ms + last_resort_ms) * KVB_NS_PER_MS;
         next = stream->waits;
+        /* Envoy has no deadline of its own: an error is better than a request that hangs. */
         if (now_ns >= end_ns) {
             end_pick(stream);
             refuse(stream, "busy");
@@ -676,10 +714,11 @@ static void on_close(void *context, struct kvb_grpc_stream *grpc)
     if (!stream) {
         return;
     }
+    /* Counted as it was before the stream's end closes what is open. */
     count_end(stream);
     kvb_exchange_left(&stream->exchange);
     if (stream->exchange.events & KVB_EXCHANGE_FINISHED) {
-        publish_report(stream, KVB_REQUEST_FINISHED);
+        report_stream(stream, KVB_REQUEST_FINISHED);
     }
     end_pick(stream);
     leave_id(stream);
@@ -712,6 +751,7 @@ static void on_sent(void *context, const struct kvb_grpc_counts *counts)
     atomic_store_explicit(
         &gateway->connections, (unsigned)counts->connections, memory_order_relaxed);
     gateway->held_bytes = counts->held_bytes;
+    /* The rows are of all listeners. */
     for (size_t i = 0; i < gateway->all->count; i++) {
         streams += gateway->all->gateways[i].stream_count;
         held_bytes += gateway->all->gateways[i].held_bytes;
@@ -752,6 +792,7 @@ check_health(void *context, struct kvb_grpc_call *call, size_t method, kvb_span 
     if (at == KVB_COUNT_OF(services)) {
         return KVB_GRPC_NOT_FOUND;
     }
+    /* One that is not ready lives all the same, and need not be started again. */
     const bool is_serving =
         at == liveness || (!atomic_load(&gateway->is_withdrawn) && is_ready(gateway));
     const kvb_span answer = kvb_health_answer(is_serving);
@@ -787,6 +828,8 @@ static kvb_status start_one(struct gateway *gateway, struct kvb_detail *detail)
     const struct kvb_gateway_config *config = gateway->config;
     struct sockaddr_storage address = { 0 };
 
+    /* Of each stream a pick and a move may be on their way back, and as many of one that is gone.
+     */
     KVB_TRY(kvb_ring_new(4 * kvb_max_gateway_streams, free, &gateway->picked));
     const struct kvb_grpc_options options = {
         .listener = KVB_LISTENER_GATEWAY,
@@ -833,14 +876,12 @@ kvb_status kvb_gateways_start(struct kvb_aggregator *aggregator, struct kvb_deta
         return KVB_NO_MEMORY;
     }
     aggregator->gateways = gateways;
-    (void)pthread_mutex_init(&gateways->lock, NULL); /* cannot fail without attributes */
-    kvb_cond_init_monotonic(&gateways->changed);
     for (size_t i = 0; i < wanted; i++) {
         struct gateway *gateway = &gateways->gateways[i];
         gateway->all = gateways;
         gateway->aggregator = aggregator;
         gateway->config = &aggregator->config->gateways[i];
-        gateways->count = i + 1;
+        gateways->count = i + 1; /* so that one that fails to start is freed */
         KVB_TRY(start_one(gateway, detail));
     }
     return KVB_OK;
@@ -852,6 +893,7 @@ static void wait_for_withdrawal(struct kvb_gateways *gateways)
     struct timespec until;
     unsigned longest_s = 0;
 
+    /* All say it at the same time, and where nobody is connected nobody needs to see it. */
     for (size_t i = 0; i < gateways->count; i++) {
         struct gateway *gateway = &gateways->gateways[i];
         atomic_store(&gateway->is_withdrawn, true);
@@ -861,12 +903,10 @@ static void wait_for_withdrawal(struct kvb_gateways *gateways)
     }
     (void)clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec += longest_s;
-    (void)pthread_mutex_lock(&gateways->lock);
     while (longest_s > 0 &&
-           pthread_cond_timedwait(&gateways->changed, &gateways->lock, &until) == 0) {
-        /* Nobody signals: it ends with the time. */
+           clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR) {
+        /* A signal does not shorten it. */
     }
-    (void)pthread_mutex_unlock(&gateways->lock);
 }
 
 void kvb_gateways_stop(struct kvb_aggregator *aggregator)
@@ -877,6 +917,9 @@ void kvb_gateways_stop(struct kvb_aggregator *aggregator)
         return;
     }
     wait_for_withdrawal(gateways);
+    for (size_t i = 0; i < gateways->count; i++) {
+        kvb_grpc_begin_stop(gateways->gateways[i].grpc); /* all at the same time */
+    }
     for (size_t i = 0; i < gateways->count; i++) {
         kvb_grpc_stop(gateways->gateways[i].grpc);
     }
@@ -891,8 +934,6 @@ void kvb_gateways_free(struct kvb_gateways *gateways)
         kvb_grpc_free(gateways->gateways[i].grpc);
         kvb_ring_free(gateways->gateways[i].picked);
     }
-    (void)pthread_cond_destroy(&gateways->changed);
-    (void)pthread_mutex_destroy(&gateways->lock);
     free(gateways);
 }
 

@@ -17,8 +17,8 @@ struct kvb_pending_query;
  *                                   a query (queries.h) ---> ring of calls
  *
  * All of it runs on the control thread, except where it says "with the index".  First tokens and
- * ends of requests are published like those that routers report to another aggregator: they come
- * back over NATS and are entered in the books like theirs.
+ * ends of requests are queries as well, like those that routers report over HTTP: entered in the
+ * books before the answer goes on, and shared with the other aggregators.
  *
  * Memory: kvb_max_gateway_held_bytes of bodies for a listener. */
 struct kvb_gateways;
@@ -42,10 +42,11 @@ void kvb_gateways_count(struct kvb_aggregator *aggregator, uint64_t now_ns);
 
 /* ---- Queries of this door ---- */
 
-/* With the index: picks. */
+/* With the index: picks, or enters a report. */
 void kvb_gateway_answer(struct kvb_pending_query *pending);
 
-/* Gives the call back, picked or not.  Any thread. */
+/* Gives the call back, picked or not; a report that was refused is published all the same.  Any
+ * thread. */
 void kvb_gateway_give_back(struct kvb_pending_query *pending);
 
 /* True: nobody waits for the pick any more.  Any thread. */

@@ -28,6 +28,7 @@ read_text(const struct kvb_exchange *exchange, enum kvb_body_key key, char *out,
     if (place->type == KVB_BODY_IS_MISSING || place->type == KVB_BODY_IS_NULL) {
         return KVB_OK;
     }
+    /* A byte has at most six in JSON, so a longer one need not be copied. */
     if (place->len > 6 * size) {
         return KVB_BAD_INPUT;
     }
@@ -75,6 +76,7 @@ static kvb_status append_input(const struct kvb_exchange *exchange, struct kvb_b
     const struct kvb_body_place *instructions = &values[KVB_BODY_INSTRUCTIONS];
     const struct kvb_body_place *input = &values[KVB_BODY_INPUT];
 
+    /* The texts are copied as they stand in the body, with their quotes and escapes. */
     KVB_TRY(append_member(exchange, "tools", &values[KVB_BODY_TOOLS], out));
     KVB_TRY(kvb_buf_append_format(out, "%s\"messages\":[", out->len > 0 ? "," : ""));
     if (instructions->type == KVB_BODY_IS_STRING) {
@@ -125,6 +127,7 @@ static const char *take_text(
 
     kvb_buf_init(&members, exchange->body_bytes + around);
     kvb_status status = append(exchange, &members);
+    /* From here on the query owns the members. */
     if (status == KVB_OK) {
         status = kvb_query_text_take(&members, &query->text);
     }
@@ -153,6 +156,7 @@ static const char *take_prompt(const struct kvb_exchange *exchange, struct kvb_q
         if (found->values[KVB_BODY_PROMPT_EMBEDS].type > KVB_BODY_IS_NULL) {
             return "media";
         }
+        /* Of several prompts the first decides: an engine computes all of them. */
         if (prompt->type == KVB_BODY_IS_STRING ||
             (prompt->type == KVB_BODY_IS_LIST && found->first_prompt.type == KVB_BODY_IS_STRING)) {
             return take_text(exchange, append_prompt, query);
@@ -165,6 +169,7 @@ static const char *take_prompt(const struct kvb_exchange *exchange, struct kvb_q
         }
         return "no_prompt";
     case KVB_PATH_RESPONSES:
+        /* What came before a previous response is only at the engine. */
         return found->values[KVB_BODY_INPUT].type == KVB_BODY_IS_STRING &&
                        found->values[KVB_BODY_PREVIOUS_RESPONSE_ID].type <= KVB_BODY_IS_NULL
                    ? take_text(exchange, append_input, query)

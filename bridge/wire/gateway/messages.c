@@ -117,6 +117,7 @@ read_request_field(const struct kvb_proto_field *field, struct kvb_ext_proc_requ
 
     if (part != KVB_PART_UNKNOWN) {
         KVB_TRY(expect_type(field, KVB_PROTO_BYTES));
+        /* Two parts in one message would need two answers, and Envoy expects one. */
         if (request->part != KVB_PART_UNKNOWN) {
             return KVB_BAD_INPUT;
         }
@@ -285,6 +286,7 @@ kvb_status kvb_endpoint_hint_of(kvb_span value, struct kvb_endpoint_hint *out_hi
     kvb_span bytes = { 0 };
 
     KVB_TRY(read_value(value, &kind, &bytes));
+    /* Any other kind names nobody, so that no endpoint is allowed. */
     if (kind == value_list) {
         hint.values = kvb_proto_scan_of(bytes);
     } else if (kind == value_string) {
@@ -319,7 +321,7 @@ static kvb_span take_endpoint(kvb_span *text)
 
 kvb_status kvb_endpoint_hint_next(struct kvb_endpoint_hint *hint, kvb_span *out_endpoint)
 {
-    while (true) {
+    while (true) { /* ends: the text, then the list of texts, is read to its end */
         while (hint->text.len > 0) {
             const kvb_span endpoint = take_endpoint(&hint->text);
             if (endpoint.len == 0) {
@@ -441,6 +443,7 @@ static void put_number_entry(struct backwards *out, const char *key, uint64_t nu
     const double value = (double)number;
     uint64_t bits = 0;
 
+    /* A Value knows no integers: above 2^53 access logs show the nearest double. */
     memcpy(&bits, &value, sizeof bits);
     bits = htole64(bits);
     put_bytes(out, &bits, sizeof bits);
@@ -459,6 +462,7 @@ static void put_metadata(struct backwards *out, const struct kvb_gateway_pick *p
 {
     const uint8_t *end = out->at;
 
+    /* For access logs; the gateway itself reads the name space after this one. */
     if (pick->reason) {
         put_text_entry(out, "reason", pick->reason);
         put_number_entry(out, "overlap_tokens", pick->overlap_tokens);
@@ -477,6 +481,8 @@ static void put_header_mutation(struct backwards *out, const struct kvb_gateway_
 {
     const uint8_t *end = out->at;
 
+    /* From the last to the first: what is written last stands first.  Those to be removed are
+     * another field, behind those that are set. */
     for (size_t i = pick->more_count; i > 0; i--) {
         if (!pick->more[i - 1].value) {
             put_text_field(out, mutation_remove, pick->more[i - 1].name);
@@ -511,6 +517,7 @@ kvb_status kvb_ext_proc_pick_encode(const struct kvb_gateway_pick *pick, struct 
 
     start_backwards(&message);
     put_metadata(&message, pick);
+    /* The route may depend on the header that is set, so it is chosen anew. */
     const uint8_t *end = message.at;
     put_number_field(&message, common_clear_route_cache, 1);
     put_header_mutation(&message, pick);
@@ -551,6 +558,7 @@ size_t kvb_ext_proc_echo_head_write(
     uint8_t out[kvb_ext_proc_echo_head_bytes])
 {
     assert(parts[part].is_body && body_bytes <= kvb_max_gateway_echo_bytes);
+    /* The lengths of five messages, one within the other, from the innermost out. */
     const size_t streamed =
         (end_of_stream ? 2U : 0) + (body_bytes > 0 ? field_bytes(body_bytes) : 0);
     const size_t mutation = field_bytes(streamed);

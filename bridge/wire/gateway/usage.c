@@ -25,6 +25,7 @@ static void read_name_byte(struct kvb_usage_finder *finder, uint8_t c)
     } else {
         finder->matched = c == '"' && !finder->was_backslash ? 1 : 0;
     }
+    /* The last name counts, whatever its number will be: what was found stays until then. */
     if (finder->matched == name_len) {
         finder->name_at = finder->at + 1 - name_len;
         finder->digits = 0;

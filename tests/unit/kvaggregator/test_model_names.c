@@ -3,6 +3,7 @@
 #include "core/limits.h"
 #include "core/own.h"
 #include "kvaggregator/answers/answers.h"
+#include "kvaggregator/answers/gateway.h"
 #include "kvaggregator/query_scene.h"
 
 #include <stdio.h>
@@ -169,6 +170,35 @@ static void hashes_made_ahead_are_made_again_for_an_adapter(void **state)
     scene_done(&scene);
 }
 
+/* Whose engine answers 404.  The first worker of the fleet is not one of this gateway's pool. */
+static void a_gateways_unknown_model_goes_to_an_engine_of_its_pool(void **state)
+{
+    (void)state;
+    static const struct scene_holding other = { 3, 0,    "n", scene_block_size, KVB_TIER_DEVICE,
+                                                1, false };
+    const struct kvb_gateway_wish wish = { .endpoints = 1 };
+    struct kvb_worker_facts facts[2] = { { .address = "http://10.0.0.1:8000" },
+                                         { .address = "http://10.0.0.3:8000" } };
+    struct scene scene;
+    begin(&scene);
+
+    assert_ok(kvb_labels_add_pair(&facts[0].labels, "pool=a", NULL));
+    assert_ok(kvb_labels_add_pair(&facts[1].labels, "pool=b", NULL));
+    scene_hold(&scene, &other);
+    scene_tell(&scene, &one, &facts[0]);
+    scene_tell(&scene, &other, &facts[1]);
+    for (size_t i = 0; i < 2; i++) {
+        struct kvb_query query = scene_query(96, "unheard-of");
+        struct kvb_gateway_found found;
+        query.selection.labels = facts[i].labels;
+        assert_ok(kvb_answer_gateway(&scene.ctx, &query, &wish, &found));
+        assert_true(found.is_model_unknown);
+        assert_string_equal(found.endpoints, i == 0 ? "10.0.0.1:8000" : "10.0.0.3:8000");
+        kvb_query_done(&query);
+    }
+    scene_done(&scene);
+}
+
 SUITE(model_names)
 {
     const struct CMUnitTest tests[] = {
@@ -177,6 +207,7 @@ SUITE(model_names)
         cmocka_unit_test(a_base_model_comes_before_another_name),
         cmocka_unit_test(a_name_of_several_models_is_refused),
         cmocka_unit_test(hashes_made_ahead_are_made_again_for_an_adapter),
+        cmocka_unit_test(a_gateways_unknown_model_goes_to_an_engine_of_its_pool),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
