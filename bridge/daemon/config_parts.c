@@ -43,7 +43,8 @@ static const struct listener_keys {
                             .key_file = "grpc.tls.key_file" },
     [KVB_LISTENER_GATEWAY] = { .listen = "gateway.listen",
                                .example = "127.0.0.1:9002 or [::1]:9002",
-                               .guards = "gateway.insecure = true where the network is trusted",
+                               .guards = "gateway.tls.client_ca_file, or gateway.insecure = true "
+                                         "where the network is trusted",
                                .cert_file = "gateway.tls.cert_file",
                                .key_file = "gateway.tls.key_file" },
 };
@@ -57,7 +58,7 @@ static void check_exposure(
     if (kvb_http_listen_is_loopback(listen)) {
         return;
     }
-    if (!security->token_file[0] && !security->insecure) {
+    if (!security->token_file[0] && !security->client_ca_file[0] && !security->insecure) {
         kvb_conf_error(
             conf, listener_keys[listener].listen,
             "%.48s is not loopback: set %s; or listen on 127.0.0.1", listen,
@@ -83,6 +84,15 @@ static void check_listener_files(
         kvb_conf_error(
             conf, security->cert_file[0] ? keys->key_file : keys->cert_file,
             "cert_file and key_file belong together: give both or neither");
+        return;
+    }
+    if (security->is_self_signed && security->cert_file[0]) {
+        kvb_conf_error(conf, keys->cert_file, "there is self_signed, too: give one of them");
+        return;
+    }
+    if (security->client_ca_file[0] && !kvb_http_security_is_tls(security)) {
+        kvb_conf_error(
+            conf, keys->cert_file, "client_ca_file needs a certificate: set this, or self_signed");
         return;
     }
     /* The start reports a lack of memory. */

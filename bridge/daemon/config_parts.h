@@ -25,6 +25,9 @@ struct kvb_http_security {
     char cert_file[kvb_config_path_bytes];
     char key_file[kvb_config_path_bytes];
     char token_file[kvb_config_path_bytes];
+    /* Only of a gateway. */
+    char client_ca_file[kvb_config_path_bytes];
+    bool is_self_signed; /* instead of the first two */
     bool open_metrics;
     bool insecure;
 };

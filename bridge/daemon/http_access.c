@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* The files of enum kvb_http_tls_fault come first. */
-enum { file_of_token = KVB_HTTP_TLS_KEY + 1, file_count };
+enum { file_of_token = KVB_HTTP_TLS_CLIENT_CA + 1, file_count };
 
 /* How logs and errors name a listener and its files. */
 static const struct listener_words {
@@ -29,7 +29,8 @@ static const struct listener_words {
                             .read_again = "certificates read again" },
     [KVB_LISTENER_GATEWAY] = { .room = "gateway",
                                .keys = { [KVB_HTTP_TLS_CERT] = "gateway.tls.cert_file",
-                                         [KVB_HTTP_TLS_KEY] = "gateway.tls.key_file" },
+                                         [KVB_HTTP_TLS_KEY] = "gateway.tls.key_file",
+                                         [KVB_HTTP_TLS_CLIENT_CA] = "gateway.tls.client_ca_file" },
                                .rejected = "certificates rejected; keeping the running ones",
                                .read_again = "certificates read again" },
 };
@@ -51,9 +52,14 @@ struct kvb_http_access {
     struct kvb_detail unreadable;  /* why the token to register is unreadable; "": it is not */
 };
 
+bool kvb_http_security_is_tls(const struct kvb_http_security *security)
+{
+    return security->cert_file[0] != '\0' || security->is_self_signed;
+}
+
 bool kvb_http_access_is_tls(const struct kvb_http_access *access)
 {
-    return access->security->cert_file[0] != '\0';
+    return kvb_http_security_is_tls(access->security);
 }
 
 bool kvb_http_access_is_guarded(const struct kvb_http_access *access)
@@ -75,7 +81,9 @@ static kvb_status load_tls_files(
 {
     const struct kvb_http_security *security = access->security;
     const struct kvb_http_tls_files files = { .cert_file = security->cert_file,
-                                              .key_file = security->key_file };
+                                              .key_file = security->key_file,
+                                              .is_self_signed = security->is_self_signed,
+                                              .client_ca_file = security->client_ca_file };
     enum kvb_http_tls_fault fault = KVB_HTTP_TLS_CERT;
     const kvb_status status = kvb_http_tls_load(&files, out_tls, &fault, detail);
 
@@ -93,7 +101,7 @@ static kvb_status load_material(
     struct access_material material = { 0 };
     kvb_status status = KVB_OK;
 
-    if (security->cert_file[0] != '\0') {
+    if (kvb_http_security_is_tls(security)) {
         status = load_tls_files(access, &material.tls, out_key, detail);
     }
     if (status == KVB_OK && security->token_file[0] != '\0') {

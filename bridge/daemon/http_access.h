@@ -34,6 +34,9 @@ enum kvb_http_verdict {
     KVB_HTTP_VERDICT_COUNT
 };
 
+/* True: clients must speak TLS. */
+bool kvb_http_security_is_tls(const struct kvb_http_security *security);
+
 struct kvb_http_access_options {
     enum kvb_listener listener;               /* names the keys and the room in errors and logs */
     const struct kvb_http_security *security; /* borrowed until the end, like the next two */

@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 struct kvb_http_tls {
     atomic_uint references;
@@ -17,6 +18,9 @@ struct kvb_http_tls {
     gnutls_pcert_st shown[kvb_http_tls_max_chain];
     unsigned shown_count;
     gnutls_privkey_t signing_key;
+    /* The same for sessions of kvb_http_tls_use(). */
+    gnutls_certificate_credentials_t credentials;
+    bool has_client_ca;
 };
 
 /* ---- Files ---------------------------------------------------------------------------- */
@@ -115,6 +119,64 @@ check_pair(const struct kvb_http_tls *tls, const char *key_path, struct kvb_deta
     return KVB_BAD_CONFIG;
 }
 
+/* Nobody checks it, so all in it but the key is arbitrary. */
+static kvb_status make_self_signed(struct kvb_http_tls *tls)
+{
+    static const char name[] = "kvbridge";
+    static const unsigned char serial = 1;
+    const time_t day_s = 86400;
+    const time_t now = time(NULL);
+    gnutls_x509_crt_t crt = NULL;
+
+    tls->chain = gnutls_calloc(1, sizeof *tls->chain);
+    if (!tls->chain || gnutls_x509_crt_init(&crt) < 0) {
+        return KVB_NO_MEMORY;
+    }
+    tls->chain[0] = crt;
+    tls->chain_count = 1;
+    /* Elliptic curves: a key takes a millisecond to make, and a handshake less than with RSA. */
+    const bool is_made =
+        gnutls_x509_privkey_init(&tls->key) == 0 &&
+        gnutls_x509_privkey_generate(
+            tls->key, GNUTLS_PK_ECDSA, GNUTLS_CURVE_TO_BITS(GNUTLS_ECC_CURVE_SECP256R1), 0) == 0 &&
+        gnutls_x509_crt_set_version(crt, 3) == 0 &&
+        gnutls_x509_crt_set_serial(crt, &serial, 1) == 0 &&
+        gnutls_x509_crt_set_dn_by_oid(crt, GNUTLS_OID_X520_COMMON_NAME, 0, name, sizeof name - 1) ==
+            0 &&
+        gnutls_x509_crt_set_activation_time(crt, now - day_s) == 0 && /* clocks differ */
+        gnutls_x509_crt_set_expiration_time(crt, now + 3650 * day_s) == 0 &&
+        gnutls_x509_crt_set_key(crt, tls->key) == 0 &&
+        gnutls_x509_crt_sign2(crt, crt, tls->key, GNUTLS_DIG_SHA256, 0) == 0;
+    return is_made ? KVB_OK : KVB_NO_MEMORY; /* else it cannot fail */
+}
+
+static kvb_status
+load_client_ca(struct kvb_http_tls *tls, const char *path, struct kvb_detail *detail)
+{
+    KVB_OWN(drop_pem_file) struct pem_file file = { 0 };
+
+    KVB_TRY(read_pem_file(path, KVB_FILE_OF_ANYONE, &file, detail));
+    const gnutls_datum_t datum = datum_of(&file);
+    /* A file without any would let nobody in, which is hardly meant. */
+    const int count =
+        gnutls_certificate_set_x509_trust_mem(tls->credentials, &datum, GNUTLS_X509_FMT_PEM);
+    if (count <= 0) {
+        return say_not_pem(
+            "certificate", path, count < 0 ? count : GNUTLS_E_NO_CERTIFICATE_FOUND, detail);
+    }
+    tls->has_client_ca = true;
+    return KVB_OK;
+}
+
+static kvb_status make_credentials(struct kvb_http_tls *tls)
+{
+    return gnutls_certificate_allocate_credentials(&tls->credentials) == 0 &&
+                   gnutls_certificate_set_x509_key(
+                       tls->credentials, tls->chain, (int)tls->chain_count, tls->key) >= 0
+               ? KVB_OK
+               : KVB_NO_MEMORY;
+}
+
 static kvb_status make_shown(struct kvb_http_tls *tls)
 {
     while (tls->shown_count < tls->chain_count) {
@@ -136,11 +198,20 @@ static kvb_status load_files(
     enum kvb_http_tls_fault *out_fault, struct kvb_detail *detail)
 {
     *out_fault = KVB_HTTP_TLS_CERT;
-    KVB_TRY(load_chain(tls, files->cert_file, detail));
-    *out_fault = KVB_HTTP_TLS_KEY;
-    KVB_TRY(load_key(tls, files->key_file, detail));
-    KVB_TRY(check_pair(tls, files->key_file, detail));
-    return make_shown(tls);
+    if (files->is_self_signed) {
+        KVB_TRY(make_self_signed(tls));
+    } else {
+        KVB_TRY(load_chain(tls, files->cert_file, detail));
+        *out_fault = KVB_HTTP_TLS_KEY;
+        KVB_TRY(load_key(tls, files->key_file, detail));
+        KVB_TRY(check_pair(tls, files->key_file, detail));
+    }
+    /* HTTP's library asks for the pair in each handshake, gRPC's sessions have them from the start.
+     */
+    KVB_TRY(make_shown(tls));
+    KVB_TRY(make_credentials(tls));
+    *out_fault = KVB_HTTP_TLS_CLIENT_CA;
+    return files->client_ca_file[0] ? load_client_ca(tls, files->client_ca_file, detail) : KVB_OK;
 }
 
 kvb_status kvb_http_tls_load(
@@ -183,6 +254,9 @@ void kvb_http_tls_drop(struct kvb_http_tls *tls)
         gnutls_x509_crt_deinit(tls->chain[i]);
     }
     gnutls_free(tls->chain);
+    if (tls->credentials) {
+        gnutls_certificate_free_credentials(tls->credentials);
+    }
     if (tls->key) {
         gnutls_x509_privkey_deinit(tls->key);
     }
@@ -198,4 +272,21 @@ void kvb_http_tls_show(
     *out_chain = tls->shown;
     *out_count = tls->shown_count;
     *out_key = tls->signing_key;
+}
+
+kvb_status kvb_http_tls_use(const struct kvb_http_tls *tls, gnutls_session_t session)
+{
+    /* Else a certificate for servers of the same authority would do. */
+    static unsigned char of_clients[] = GNUTLS_KP_TLS_WWW_CLIENT;
+    static gnutls_typed_vdata_st purpose = { .type = GNUTLS_DT_KEY_PURPOSE_OID,
+                                             .data = of_clients };
+
+    if (gnutls_credentials_set(session, GNUTLS_CRD_CERTIFICATE, tls->credentials) < 0) {
+        return KVB_NO_MEMORY;
+    }
+    if (tls->has_client_ca) {
+        gnutls_certificate_server_set_request(session, GNUTLS_CERT_REQUIRE);
+        gnutls_session_set_verify_cert2(session, &purpose, 1, 0);
+    }
+    return KVB_OK;
 }

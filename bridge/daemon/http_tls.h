@@ -4,8 +4,10 @@
 
 #include <gnutls/abstract.h>
 #include <gnutls/gnutls.h>
+#include <stdbool.h>
 
-/* The TLS files of a server, read as PEM: its certificate chain and key.
+/* The TLS files of a server, read as PEM: its certificate chain and key, and who signs those of its
+ * clients.  Or a certificate that signs itself, made here; its key is on no disk.
  *
  * Connections refer to the one of their handshake, so that it can be replaced while older ones
  * continue.  It is freed with its last reference.
@@ -17,12 +19,15 @@ struct kvb_http_tls;
 enum { kvb_http_tls_file_bytes = 256 << 10, kvb_http_tls_max_chain = 8 };
 
 struct kvb_http_tls_files {
-    const char *cert_file; /* the server's certificate, then those that signed it */
-    const char *key_file;  /* not readable by other users */
+    const char *cert_file;      /* the server's certificate, then those that signed it */
+    const char *key_file;       /* not readable by other users */
+    bool is_self_signed;        /* instead of these two: P-256, valid for 10 years */
+    const char *client_ca_file; /* clients must show a certificate that one of these signed; "":
+                                   they need none */
 };
 
 /* Which of the files is at fault. */
-enum kvb_http_tls_fault { KVB_HTTP_TLS_CERT, KVB_HTTP_TLS_KEY };
+enum kvb_http_tls_fault { KVB_HTTP_TLS_CERT, KVB_HTTP_TLS_KEY, KVB_HTTP_TLS_CLIENT_CA };
 
 /* On KVB_OK the caller has a reference, and drops it with kvb_http_tls_drop().
  * KVB_BAD_CONFIG  a file cannot be read or is not valid PEM, or the key belongs to another
@@ -43,3 +48,7 @@ void kvb_http_tls_drop(struct kvb_http_tls *tls);
 void kvb_http_tls_show(
     struct kvb_http_tls *tls, gnutls_pcert_st **out_chain, unsigned *out_count,
     gnutls_privkey_t *out_key);
+
+/* Has a session use the files, and check its client where client_ca_file says so.  tls is kept
+ * until the session is freed.  KVB_NO_MEMORY */
+kvb_status kvb_http_tls_use(const struct kvb_http_tls *tls, gnutls_session_t session);

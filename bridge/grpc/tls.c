@@ -8,36 +8,17 @@
 
 struct kvb_grpc_tls_server {
     struct kvb_http_access *access; /* borrowed */
-    gnutls_certificate_credentials_t credentials;
     gnutls_priority_t versions;
 };
 
 struct kvb_grpc_tls {
     struct kvb_grpc_tls_server *server; /* borrowed */
     gnutls_session_t session;
-    struct kvb_http_tls *files; /* a reference, of the handshake; NULL: not yet */
+    struct kvb_http_tls *files; /* a reference: the newest, when the client connected */
     int error;                  /* with which the handshake ended; 0: none */
 };
 
 /* ---- What GnuTLS calls during a handshake ---- */
-
-/* With the newest files. */
-static int choose_certificate(
-    gnutls_session_t session, const struct gnutls_cert_retr_st *info, gnutls_pcert_st **chain,
-    unsigned *chain_count, gnutls_ocsp_data_st **ocsp, unsigned *ocsp_count, gnutls_privkey_t *key,
-    unsigned *flags)
-{
-    struct kvb_grpc_tls *tls = gnutls_session_get_ptr(session);
-
-    (void)info;
-    *ocsp = NULL;
-    *ocsp_count = 0;
-    *flags = 0; /* nothing is GnuTLS's to free */
-    kvb_http_tls_drop(tls->files);
-    tls->files = kvb_http_access_tls(tls->server->access);
-    kvb_http_tls_show(tls->files, chain, chain_count, key);
-    return 0;
-}
 
 /* GNUTLS_ALPN_MANDATORY refuses a client whose offer lacks "h2", but not one that offers
  * nothing. */
@@ -62,12 +43,10 @@ kvb_grpc_tls_server_new(struct kvb_http_access *access, struct kvb_grpc_tls_serv
         return KVB_NO_MEMORY;
     }
     server->access = access;
-    if (gnutls_certificate_allocate_credentials(&server->credentials) < 0 ||
-        gnutls_priority_init(&server->versions, versions, NULL) < 0) {
+    if (gnutls_priority_init(&server->versions, versions, NULL) < 0) {
         kvb_grpc_tls_server_free(server);
         return KVB_NO_MEMORY;
     }
-    gnutls_certificate_set_retrieve_function3(server->credentials, choose_certificate);
     *out_server = server;
     return KVB_OK;
 }
@@ -76,9 +55,6 @@ void kvb_grpc_tls_server_free(struct kvb_grpc_tls_server *server)
 {
     if (!server) {
         return;
-    }
-    if (server->credentials) {
-        gnutls_certificate_free_credentials(server->credentials);
     }
     if (server->versions) {
         gnutls_priority_deinit(server->versions);
@@ -96,12 +72,12 @@ static kvb_status set_up_session(struct kvb_grpc_tls *tls, int fd)
     gnutls_session_t session = tls->session;
 
     if (gnutls_priority_set(session, server->versions) < 0 ||
-        gnutls_credentials_set(session, GNUTLS_CRD_CERTIFICATE, server->credentials) < 0 ||
+        kvb_http_tls_use(tls->files, session) != KVB_OK ||
         gnutls_alpn_set_protocols(session, &protocol, 1, GNUTLS_ALPN_MANDATORY) < 0) {
         return KVB_NO_MEMORY;
     }
-    gnutls_session_set_ptr(session, tls);
     gnutls_transport_set_int(session, fd);
+    /* The longest that a client sends is the chain of its certificate. */
     gnutls_handshake_set_max_packet_length(session, kvb_grpc_tls_message_bytes);
     gnutls_handshake_set_post_client_hello_function(session, check_client_hello);
     return KVB_OK;
@@ -115,7 +91,9 @@ kvb_grpc_tls_new(struct kvb_grpc_tls_server *server, int fd, struct kvb_grpc_tls
     if (!tls) {
         return KVB_NO_MEMORY;
     }
+    /* The reference keeps what the session uses, whatever is loaded meanwhile. */
     tls->server = server;
+    tls->files = kvb_http_access_tls(server->access);
     kvb_status status = KVB_NO_MEMORY;
     if (gnutls_init(
             &tls->session,
@@ -150,6 +128,7 @@ kvb_status kvb_grpc_tls_shake(struct kvb_grpc_tls *tls)
         return error == GNUTLS_E_SUCCESS ? KVB_OK : KVB_AGAIN;
     }
     tls->error = error;
+    /* Nobody is there who could read an alert. */
     if (error == GNUTLS_E_PREMATURE_TERMINATION || error == GNUTLS_E_PULL_ERROR ||
         error == GNUTLS_E_PUSH_ERROR) {
         return KVB_IO;

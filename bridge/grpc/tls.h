@@ -16,8 +16,9 @@ struct kvb_http_access;
  *        |
  *        +--KVB_BAD_INPUT: refused; the client was sent an alert
  *
- * Each handshake uses the newest certificate of daemon/http_access.h.  A client that does not offer
- * "h2" is refused before the server signs anything.  There is no resumption and no renegotiation.
+ * Each connection uses the certificate of daemon/http_access.h that is the newest when it comes,
+ * and is refused without one of its own where that demands it.  A client that does not offer "h2"
+ * is refused before the server signs anything.  There is no resumption and no renegotiation.
  *
  * GnuTLS reads no record ahead: as long as has_pending() is false, what was not read is in the
  * socket, and epoll reports it.

@@ -46,13 +46,20 @@ static const struct kvb_conf_key gateway_keys[] = {
     { "listen", KVB_CONF_STRING, "127.0.0.1:9002", 1, FIELD(listen),
       .help = "Address and port where Envoy asks, numbers only." },
     { "insecure", KVB_CONF_BOOL, "false", 0, 0, FIELD(security.insecure),
-      .help = "true: listen may be an address that is not loopback.  Whoever reaches it\n"
-              "learns the engines' addresses, and moves picks." },
+      .help = "true: listen may be an address that is not loopback, without\n"
+              "tls.client_ca_file.  Whoever reaches it learns the engines' addresses, and\n"
+              "moves picks." },
+    { "tls.self_signed", KVB_CONF_BOOL, "false", 0, 0, FIELD(security.is_self_signed),
+      .help = "true: a certificate that is made at each start and signs itself, for gateways\n"
+              "that demand TLS and check nothing (Envoy AI Gateway, Istio)." },
     { "tls.cert_file", KVB_CONF_STRING, "", 0, FIELD(security.cert_file),
-      .help = "PEM file with the server certificate and its chain; empty: without TLS.\n"
-              "This and the next are read again on SIGHUP." },
+      .help = "PEM file with the server certificate and its chain; empty: without TLS, or\n"
+              "tls.self_signed.  This and the next two are read again on SIGHUP." },
     { "tls.key_file", KVB_CONF_STRING, "", 0, FIELD(security.key_file),
       .help = "PEM file with the private key of that certificate (chmod 0640)." },
+    { "tls.client_ca_file", KVB_CONF_STRING, "", 0, FIELD(security.client_ca_file),
+      .help = "PEM file of the authorities that sign certificates of gateways: only one that\n"
+              "shows such a certificate may ask.  Empty: none is needed." },
     { "policy", KVB_CONF_STRING, "", 0, FIELD(policy),
       .help = "As router.policy, for this gateway; empty: that one." },
     { "labels", KVB_CONF_PAIRS, NULL, 0, 0, FIELD(labels), .take_pair = take_label,

@@ -33,13 +33,12 @@ SAME = {
 ALL = {**SAME, "nats": {**NONE, **ALONE, "nats": {"install": True}}}
 
 
-def chart(values, secrets=False):
-    """The objects that Helm makes of the chart; Secrets have other contents each time."""
+def chart(values):
+    """The objects that Helm makes of the chart."""
     with helm.Chart.load(CHART) as loaded:
         made = loaded.render(values, name="kvbridge", namespace="inference")
-    things = [thing for name, text in sorted(made.items()) if name.endswith(".yaml")
-              for thing in yaml.safe_load_all(text) if thing]
-    return [thing for thing in things if secrets or thing["kind"] != "Secret"]
+    return [thing for name, text in sorted(made.items()) if name.endswith(".yaml")
+            for thing in yaml.safe_load_all(text) if thing]
 
 
 def comparable(things):
@@ -94,7 +93,7 @@ def test_clients_of_its_nats_are_those_of_the_folder():
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", ALL)
 def test_each_object_fits_its_schema(name, version):
-    for thing in chart(ALL[name], secrets=True):
+    for thing in chart(ALL[name]):
         validate(thing, version)
 
 
@@ -108,14 +107,7 @@ def test_the_programs_accept_their_configurations(tmp_path, name, more):
         assert done.returncode == 0 and done.stdout.endswith(f"{container['command'][0]}.cfg: ok\n"), done
 
 
-def test_a_picker_gets_a_certificate_or_the_secret_that_is_named():
-    (made,) = of_kind(chart(PICKER, secrets=True), "Secret")
-    assert made["type"] == "kubernetes.io/tls" and sorted(made["data"]) == ["tls.crt", "tls.key"]
-    named = chart({**NONE, "gateway": {"enabled": True, "tlsSecret": "own"}}, secrets=True)
-    assert not of_kind(named, "Secret")
-    (workload,) = manifests.workloads(named)
-    assert {volume["secret"]["secretName"] for volume in workload["spec"]["template"]["spec"]["volumes"]
-            if "secret" in volume} == {"own"}
+def test_a_picker_needs_the_aggregators():
     with pytest.raises(helm.HelmError, match="gateway.enabled needs aggregator.enabled"):
         chart({**PICKER, **ALONE})
 

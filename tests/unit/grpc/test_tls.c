@@ -1,74 +1,21 @@
 #include "daemon/http_access.h"
 #include "grpc/tls.h"
-#include "process.h"
 
 #include "fail_alloc.h"
 #include "kvb_test.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <gnutls/gnutls.h>
-#include <gnutls/x509.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
-enum { pem_bytes = 8192, max_turns = 1000, record_bytes = 16 << 10, day_s = 86400 };
-
-/* ---- A certificate that signs itself, as files of a folder ---- */
-
-static void write_pem(const char *folder, const char *name, const gnutls_datum_t *pem)
-{
-    char path[128];
-
-    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
-    const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    assert_true(fd >= 0);
-    assert_int_equal(write(fd, pem->data, pem->size), pem->size);
-    assert_int_equal(close(fd), 0);
-}
-
-/* server.pem and server.key. */
-static void make_identity(const char *folder)
-{
-    static const char name[] = "server";
-    unsigned char serial = 1;
-    gnutls_x509_crt_t crt = NULL;
-    gnutls_x509_privkey_t key = NULL;
-    gnutls_datum_t pem = { NULL, 0 };
-
-    assert_int_equal(gnutls_x509_privkey_init(&key), 0);
-    assert_int_equal(
-        gnutls_x509_privkey_generate(
-            key, GNUTLS_PK_ECDSA, GNUTLS_CURVE_TO_BITS(GNUTLS_ECC_CURVE_SECP256R1), 0),
-        0);
-    assert_int_equal(gnutls_x509_crt_init(&crt), 0);
-    assert_int_equal(gnutls_x509_crt_set_version(crt, 3), 0);
-    assert_int_equal(gnutls_x509_crt_set_serial(crt, &serial, 1), 0);
-    assert_int_equal(
-        gnutls_x509_crt_set_dn_by_oid(crt, GNUTLS_OID_X520_COMMON_NAME, 0, name, sizeof name - 1),
-        0);
-    assert_int_equal(gnutls_x509_crt_set_activation_time(crt, time(NULL) - day_s), 0);
-    assert_int_equal(gnutls_x509_crt_set_expiration_time(crt, time(NULL) + day_s), 0);
-    assert_int_equal(gnutls_x509_crt_set_key(crt, key), 0);
-    assert_int_equal(gnutls_x509_crt_sign2(crt, crt, key, GNUTLS_DIG_SHA256, 0), 0);
-    assert_int_equal(gnutls_x509_crt_export2(crt, GNUTLS_X509_FMT_PEM, &pem), 0);
-    write_pem(folder, "server.pem", &pem);
-    gnutls_free(pem.data);
-    assert_int_equal(gnutls_x509_privkey_export2(key, GNUTLS_X509_FMT_PEM, &pem), 0);
-    write_pem(folder, "server.key", &pem);
-    gnutls_free(pem.data);
-    gnutls_x509_crt_deinit(crt);
-    gnutls_x509_privkey_deinit(key);
-}
+enum { max_turns = 1000, record_bytes = 16 << 10 };
 
 /* ---- A server and a client, on the two ends of a socket ---- */
 
 struct scene {
-    char folder[64];
     struct kvb_http_security security;
     struct kvb_http_access *access;
     struct kvb_grpc_tls_server *server;
@@ -81,17 +28,13 @@ struct scene {
 
 static void begin(struct scene *scene)
 {
-    const struct kvb_http_access_options options = { .listener = KVB_LISTENER_GRPC,
+    const struct kvb_http_access_options options = { .listener = KVB_LISTENER_GATEWAY,
                                                      .security = &scene->security };
     struct kvb_detail detail = { .text = "" };
     const char *key = "";
 
     memset(scene, 0, sizeof *scene);
-    assert_ok(folder_make(scene->folder));
-    make_identity(scene->folder);
-    struct kvb_http_security *security = &scene->security;
-    (void)snprintf(security->cert_file, sizeof security->cert_file, "%s/server.pem", scene->folder);
-    (void)snprintf(security->key_file, sizeof security->key_file, "%s/server.key", scene->folder);
+    scene->security.is_self_signed = true;
     assert_ok(kvb_http_access_new(&options, &scene->access, &key, &detail));
     assert_ok(kvb_grpc_tls_server_new(scene->access, &scene->server));
 }
@@ -158,7 +101,6 @@ static void end(struct scene *scene)
 {
     kvb_grpc_tls_server_free(scene->server);
     kvb_http_access_free(scene->access);
-    folder_remove(scene->folder);
 }
 
 /* ---- Tests ---- */
