@@ -6,6 +6,7 @@
 #include "checkpoint_bytes.h"
 #include "core/clock.h"
 #include "core/own.h"
+#include "event_words.h"
 #include "stream/page_watch.h"
 #include "stream_world.h"
 #include "wire/batch_line.h"
@@ -72,13 +73,6 @@ static void begin_of(const struct kvb_stream_options *options)
     assert_ok(kvb_stream_new(options, &play.world.stream));
 }
 
-static const char *const tier_names[] = { "device", "host", "disk", "external" };
-
-static enum kvb_tier tier_of(size_t at)
-{
-    return (enum kvb_tier)script_index(at, tier_names, KVB_COUNT_OF(tier_names));
-}
-
 static void do_begin(void)
 {
     static const char *const removals[] = { "detect", "complete", "incomplete" };
@@ -138,7 +132,7 @@ static void do_pool(void)
     struct kvb_stream_options options = stream_world_options(false);
 
     options.is_without_salts = true;
-    options.mirror.tiers = 1U << tier_of(1);
+    options.mirror.tiers = 1U << tier_of_word(1);
     options.mirror.pool_block_size = script_words() > 2 ? (uint32_t)script_number(2) : 0;
     begin_of(&options);
     give(&play.world, KVB_INPUT_UP);
@@ -228,111 +222,9 @@ static void do_other_batch(void)
     script_each(1, give_other);
 }
 
-/* ---- Events in words ---- */
-
-enum { max_tokens = 16 };
-
-/* Reads the words behind an event that change it, up to the next event; returns their end. */
-static size_t change_event(size_t at)
-{
-    struct kvb_event_batch *batch = &play.world.batch;
-    struct kvb_engine_event *event = last_event(batch);
-
-    for (; at < script_words() && !script_says(at, ";"); at++) {
-        if (script_says(at, "group")) {
-            event->has_group = true;
-            event->group = (uint32_t)script_number(++at);
-        } else if (script_says(at, "window")) {
-            event->group_kind = KVB_GROUP_WINDOW;
-            event->window_tokens = (uint32_t)script_number(++at);
-        } else if (script_says(at, "odd-kind")) {
-            event->group_kind = KVB_GROUP_OTHER;
-        } else if (script_says(at, "sparse")) {
-            event->is_sparse = true;
-            event->token_count = 0;
-        } else if (script_says(at, "lookahead")) {
-            event->lookahead = (uint32_t)script_number(++at);
-            event->lookahead_at = event->token_at;
-        } else if (script_says(at, "paired")) {
-            event->is_paired = true;
-        } else if (script_says(at, "key")) {
-            event->key = script_number(++at);
-        } else if (script_says(at, "parent")) {
-            event->has_parent = true;
-            event->parent.value = script_number(++at);
-        } else {
-            event->tier = tier_of(at);
-        }
-    }
-    return at;
-}
-
-/* The number behind the word `name`, if that is there; moves `at` behind both. */
-static uint64_t option(size_t *at, const char *name, uint64_t without)
-{
-    if (!script_says(*at, name)) {
-        return without;
-    }
-    *at += 2;
-    return script_number(*at - 1);
-}
-
-/* HASH [COUNT] [size N] [tokens FIRST]: blocks HASH, HASH + 1 ... whose tokens are FIRST, FIRST + 1
- * ..., or begin with the hash. */
-static size_t add_stored_words(size_t at)
-{
-    uint64_t hashes[max_tokens] = { 0 };
-    uint32_t tokens[max_tokens];
-    const uint64_t first = script_number(at++);
-    const bool has_count = script_word(at)[0] >= '0' && script_word(at)[0] <= '9';
-    const size_t count = has_count ? script_number(at++) : 1;
-    const size_t size = option(&at, "size", 1);
-    const uint64_t token = option(&at, "tokens", first);
-
-    assert_in_range(count * size, 1, max_tokens);
-    for (size_t i = 0; i < count * size; i++) {
-        hashes[i] = first + i;
-        tokens[i] = (uint32_t)(token + i);
-    }
-    add_stored(&play.world.batch, NULL, hashes, tokens, count * size);
-    last_event(&play.world.batch)->hash_count = (uint32_t)count;
-    last_event(&play.world.batch)->block_size = (uint32_t)size;
-    return at;
-}
-
-static size_t add_event_of_words(size_t at)
-{
-    static const char *const skips[] = { [KVB_SKIP_NONE] = "",
-                                         [KVB_SKIP_BAD_STORED] = "bad-stored",
-                                         [KVB_SKIP_BAD_REMOVED] = "bad-removed",
-                                         [KVB_SKIP_UNKNOWN_EVENT] = "unknown",
-                                         [KVB_SKIP_NO_TOKENS] = "no-tokens",
-                                         [KVB_SKIP_NOT_PREFIX] = "not-prefix",
-                                         [KVB_SKIP_REMOTE] = "remote",
-                                         [KVB_SKIP_UNMATCHABLE] = "unmatchable" };
-    struct kvb_event_batch *batch = &play.world.batch;
-
-    if (script_says(at, "stored")) {
-        at = add_stored_words(at + 1);
-    } else if (script_says(at, "removed")) {
-        add_removed(batch, &(uint64_t){ script_number(at + 1) }, 1);
-        at += 2;
-    } else if (script_says(at, "cleared")) {
-        add_cleared(batch);
-        at++;
-    } else {
-        assert_true(script_says(at, "skipped"));
-        add_skipped(batch, (enum kvb_skip)script_index(at + 1, skips, KVB_COUNT_OF(skips)));
-        at += 2;
-    }
-    return change_event(at);
-}
-
 static void do_batch(void)
 {
-    for (size_t at = 2; at < script_words(); at++) {
-        at = add_event_of_words(at);
-    }
+    add_events_of_words(&play.world.batch, 2);
     forget();
     give_batch(&play.world, kind_of_verb(), script_number(1), first_incarnation, false);
     note();
@@ -586,7 +478,7 @@ static void do_tier(void)
 
     kvb_stream_heartbeat(stream(), &beat);
     assert_string_equal(
-        kvb_stream_reason_name(beat.tier_reasons[tier_of(1)]),
+        kvb_stream_reason_name(beat.tier_reasons[tier_of_word(1)]),
         script_says(2, "fine") ? "" : script_word(2));
 }
 

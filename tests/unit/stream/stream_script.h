@@ -27,7 +27,7 @@
  *                  garbled N, garbled-reply N  it cannot be decoded
  *                  orphan N, orphan-gone N     it stores a block without its parent, or removes it
  *                  large N, large-reply N      it stores 20 prompts
- *                  batch N EVENTS, batch-reply N EVENTS  it has these events, with ; between them
+ *                  batch N EVENTS, batch-reply N EVENTS  it has these events (event_words.h)
  *                  bytes N HEX, bytes-reply N HEX  it has these bytes; the first live one is
  *                               looked for in the replay
  *     time         ms N         in ticks of 50 ms

@@ -169,39 +169,6 @@ static void a_checkpoint_that_could_not_be_written_is_made_again_in_a_period(voi
 
 /* ---- Void ---- */
 
-static void events_of_another_epoch_make_a_checkpoint_void(void **state)
-{
-    (void)state;
-    struct scene scene;
-    const kvb_epoch other = { .bytes = { 1 } };
-
-    begin_on_disk(&scene);
-    const kvb_epoch same = kvb_stream_epoch(scene.world.stream);
-    assert_false(kvb_checkpoint_enters_epoch(&scene.policy, &same));
-    assert_true(kvb_checkpoint_enters_epoch(&scene.policy, &other));
-    assert_false(scene.policy.is_on_disk);
-    assert_false(scene.policy.is_being_written);
-    assert_false(kvb_checkpoint_enters_epoch(&scene.policy, &other)); /* only once */
-    end(&scene);
-}
-
-/* The file on the disk is of the old epoch, the one being written is of the new. */
-static void void_covers_the_file_on_the_disk_and_the_one_being_written(void **state)
-{
-    (void)state;
-    struct scene scene;
-
-    begin_on_disk(&scene);
-    kvb_stream_open_epoch(scene.world.stream, 1, false);
-    make_whole(&scene);
-    const kvb_epoch now = kvb_stream_epoch(scene.world.stream);
-    assert_true(kvb_checkpoint_enters_epoch(&scene.policy, &now));
-    kvb_checkpoint_written(&scene.maker, KVB_OK); /* it completes too late */
-    assert_false(scene.policy.is_on_disk);
-    assert_false(scene.policy.is_being_written);
-    end(&scene);
-}
-
 static void a_restored_checkpoint_is_on_the_disk(void **state)
 {
     (void)state;
@@ -357,24 +324,6 @@ static void what_comes_while_tokens_are_written_is_of_the_next_checkpoint(void *
     end(&scene);
 }
 
-static void another_epoch_voids_a_checkpoint_whose_tokens_are_written(void **state)
-{
-    (void)state;
-    struct kvb_checkpoint_progress made;
-    struct scene scene;
-
-    begin_tokens(&scene);
-    kvb_stream_open_epoch(scene.world.stream, 1, false);
-    const kvb_epoch epoch = kvb_stream_epoch(scene.world.stream);
-    assert_true(kvb_checkpoint_enters_epoch(&scene.policy, &epoch));
-    assert_ok(make(&scene, all_items, &made));
-    assert_true(made.is_last);
-    kvb_checkpoint_written(&scene.maker, KVB_CLOSED); /* the caller has removed it */
-    assert_false(scene.policy.is_on_disk);
-    assert_false(scene.policy.is_being_written);
-    end(&scene);
-}
-
 static void a_checkpoint_given_up_within_its_tokens_is_made_again(void **state)
 {
     (void)state;
@@ -393,7 +342,6 @@ SUITE(checkpoint_policy)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_comes_while_tokens_are_written_is_of_the_next_checkpoint),
-        cmocka_unit_test(another_epoch_voids_a_checkpoint_whose_tokens_are_written),
         cmocka_unit_test(a_checkpoint_given_up_within_its_tokens_is_made_again),
         cmocka_unit_test(a_checkpoint_is_made_when_it_is_due_and_the_stream_has_changed),
         cmocka_unit_test(another_epoch_is_a_change),
@@ -401,8 +349,6 @@ SUITE(checkpoint_policy)
         cmocka_unit_test(a_stream_that_cannot_be_saved_waits_a_period),
         cmocka_unit_test(a_stream_that_is_cleared_meanwhile_begins_again_in_a_second),
         cmocka_unit_test(a_checkpoint_that_could_not_be_written_is_made_again_in_a_period),
-        cmocka_unit_test(events_of_another_epoch_make_a_checkpoint_void),
-        cmocka_unit_test(void_covers_the_file_on_the_disk_and_the_one_being_written),
         cmocka_unit_test(a_restored_checkpoint_is_on_the_disk),
         cmocka_unit_test(the_file_on_the_disk_has_the_published_epoch_and_list),
     };

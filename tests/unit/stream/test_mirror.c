@@ -2,9 +2,11 @@
 #include "kvb_test.h"
 
 #include "batch_maker.h"
+#include "core/own.h"
 #include "core/status.h"
 #include "index/block_hash.h"
-#include "stream/mirror/mirror.h"
+#include "mirror_scene.h"
+#include "mirror_script.h"
 
 struct world {
     struct kvb_mirror *mirror;
@@ -60,39 +62,6 @@ static uint64_t held(const struct world *world)
     return kvb_mirror_count(world->mirror)->held[KVB_TIER_DEVICE];
 }
 
-static void a_block_without_its_parent_waits_and_is_published_parents_first(void **state)
-{
-    (void)state;
-    struct world world = new_world(KVB_HASHES_CANONICAL);
-    const uint32_t path[] = { 1, 2, 3 };
-
-    store(&world, &(uint64_t){ 902 }, 903, 3);
-    store(&world, &(uint64_t){ 901 }, 902, 2);
-    assert_int_equal(world.out.event_count, 0);
-    assert_int_equal(kvb_mirror_count(world.mirror)->unrooted, 2);
-
-    store(&world, NULL, 901, 1);
-    assert_int_equal(kvb_mirror_count(world.mirror)->unrooted, 0);
-    assert_int_equal(world.out.block_count, 3);
-    for (size_t i = 0; i < 3; i++) {
-        assert_true(world.out.blocks[i].value == name_of(path, i + 1).value);
-    }
-    assert_int_equal(held(&world), 3);
-    end_world(&world);
-}
-
-static void engine_names_need_no_parent(void **state)
-{
-    (void)state;
-    struct world world = new_world(KVB_HASHES_ENGINE);
-
-    store(&world, &(uint64_t){ 901 }, 902, 2);
-    assert_one_event(&world, KVB_ROUTER_STORED, 1);
-    assert_true(world.out.blocks[0].value == 902);
-    assert_true(world.out.events[0].parent.value == 901);
-    end_world(&world);
-}
-
 /* SGLang names the salt in each event. */
 static void a_child_with_a_salt_of_its_own_uses_it(void **state)
 {
@@ -133,25 +102,6 @@ static void a_child_of_a_waiting_block_inherits_the_salt(void **state)
     end_world(&world);
 }
 
-/* Offloading names blocks without their tokens. */
-static void a_tokenless_store_moves_known_blocks_only(void **state)
-{
-    (void)state;
-    struct world world = new_world(KVB_HASHES_CANONICAL);
-    const uint64_t hashes[] = { 901, 999 };
-
-    store(&world, NULL, 901, 1);
-    remove_one(&world, 901);
-    store(&world, NULL, 901, 1);
-    add_stored(&world.batch, NULL, hashes, NULL, 2);
-    last_event(&world.batch)->tier = KVB_TIER_HOST;
-    apply(&world);
-    assert_int_equal(kvb_mirror_count(world.mirror)->no_tokens, 1);
-    remove_one(&world, 901);
-    assert_one_event(&world, KVB_ROUTER_REMOVED, 1);
-    end_world(&world);
-}
-
 /* With the engine's names a block is held even without tokens. Tokens that arrive later belong to
  * the same block. */
 static void with_engine_names_a_tokenless_store_is_a_block(void **state)
@@ -185,33 +135,6 @@ static void with_engine_names_a_tokenless_store_is_a_block(void **state)
     end_world(&world);
 }
 
-static void a_block_that_names_itself_as_parent_is_refused_whole(void **state)
-{
-    (void)state;
-    struct world world = new_world(KVB_HASHES_CANONICAL);
-
-    store(&world, &(uint64_t){ 901 }, 901, 1);
-    assert_int_equal(world.out.event_count, 0);
-    assert_int_equal(kvb_mirror_count(world.mirror)->self_parents, 1);
-    assert_int_equal(kvb_mirror_count(world.mirror)->unrooted, 0);
-    end_world(&world);
-}
-
-static void an_engine_hash_with_other_content_takes_the_new_content(void **state)
-{
-    (void)state;
-    struct world world = new_world(KVB_HASHES_CANONICAL);
-
-    store(&world, NULL, 901, 1);
-    store(&world, NULL, 901, 7);
-    assert_int_equal(kvb_mirror_count(world.mirror)->aliases, 1);
-    assert_int_equal(world.out.event_count, 2);
-    assert_int_equal(world.out.events[0].kind, KVB_ROUTER_REMOVED);
-    assert_int_equal(world.out.events[1].kind, KVB_ROUTER_STORED);
-    assert_int_equal(held(&world), 1);
-    end_world(&world);
-}
-
 static void blocks_that_no_query_can_name_are_kept_apart(void **state)
 {
     (void)state;
@@ -227,29 +150,6 @@ static void blocks_that_no_query_can_name_are_kept_apart(void **state)
     assert_int_equal(world.out.event_count, 0);
     assert_int_equal(kvb_mirror_count(world.mirror)->unrooted, 0);
     assert_int_equal(kvb_mirror_count(world.mirror)->unmatchable, 2);
-    end_world(&world);
-}
-
-static void clear_tier(struct world *world, enum kvb_tier tier)
-{
-    add_cleared(&world->batch);
-    last_event(&world->batch)->all_tiers = false;
-    last_event(&world->batch)->tier = tier;
-    apply(world);
-}
-
-static void clearing_one_tier_leaves_the_others(void **state)
-{
-    (void)state;
-    struct world world = new_world(KVB_HASHES_CANONICAL);
-
-    store(&world, NULL, 901, 1);
-    clear_tier(&world, KVB_TIER_HOST);
-    assert_int_equal(world.out.event_count, 0);
-    assert_int_equal(held(&world), 1);
-    clear_tier(&world, KVB_TIER_DEVICE);
-    assert_one_event(&world, KVB_ROUTER_REMOVED, 1);
-    assert_int_equal(held(&world), 0);
     end_world(&world);
 }
 
@@ -269,6 +169,82 @@ static void doubtful_blocks_have_a_ceiling_but_stay_in_the_sum(void **state)
     remove_one(&world, 901);                          /* the oldest one is forgotten */
     assert_int_equal(counts->unknown_removed, 1);
     end_world(&world);
+}
+
+/* ---- Many copies and doubts ---- */
+
+static void change_copies(
+    struct mirror_scene *scene, enum kvb_event_kind kind, uint64_t hash, size_t times,
+    enum kvb_tier tier)
+{
+    for (size_t i = 0; i < times; i++) {
+        if (kind == KVB_EVENT_STORED) {
+            add_stored(&scene->batch, NULL, &hash, &(uint32_t){ (uint32_t)hash }, 1);
+        } else {
+            add_removed(&scene->batch, &hash, 1);
+        }
+        last_event(&scene->batch)->tier = tier;
+    }
+    mirror_scene_apply(scene);
+}
+
+/* More than a byte can count; in two tiers, so that the last copy of one leaves that of the other.
+ */
+static void many_certain_copies_are_listed_until_the_last_one_is_removed(void **state)
+{
+    static const enum kvb_tier tiers[] = { KVB_TIER_DEVICE, KVB_TIER_HOST };
+    enum { many = 300 };
+    struct mirror_scene scene;
+
+    (void)state;
+    mirror_scene_begin(&scene, &(struct kvb_mirror_options){ .copies = KVB_COPIES_COUNTED });
+    change_copies(&scene, KVB_EVENT_STORED, 1, many, KVB_TIER_DEVICE);
+    change_copies(&scene, KVB_EVENT_STORED, 1, many + 1, KVB_TIER_HOST);
+    change_copies(&scene, KVB_EVENT_STORED, 2, many + 2, KVB_TIER_DEVICE);
+    assert_int_equal(kvb_mirror_count(scene.mirror)->proven_copies, many + many + 2);
+    for (size_t i = 0; i < KVB_COUNT_OF(tiers); i++) {
+        const size_t count = scene.lists[tiers[i]].count;
+        change_copies(&scene, KVB_EVENT_REMOVED, 1, many + i - 1, tiers[i]);
+        assert_int_equal(scene.lists[tiers[i]].count, count);
+        change_copies(&scene, KVB_EVENT_REMOVED, 1, 1, tiers[i]);
+        assert_int_equal(scene.lists[tiers[i]].count, count - 1);
+    }
+    assert_int_equal(kvb_mirror_count(scene.mirror)->doubtful, 0);
+    assert_int_equal(kvb_mirror_count(scene.mirror)->proven_copies, many + 2);
+    mirror_scene_end(&scene);
+}
+
+/* Whether block 1 is certain behind a store of it and of a new block. */
+static bool does_new_block_prove(struct mirror_scene *scene)
+{
+    static const uint64_t hashes[] = { 1, 2, 3 };
+    static const uint32_t tokens[] = { 1, 2, 3 };
+
+    add_stored(&scene->batch, NULL, hashes, tokens, 2);
+    add_stored(&scene->batch, NULL, hashes, tokens, 3);
+    add_removed(&scene->batch, hashes, 1);
+    mirror_scene_apply(scene);
+    return scene_lists(scene, KVB_TIER_DEVICE, name_of(tokens, 1));
+}
+
+/* The ceiling is below 200 doubtful blocks: the oldest are forgotten, but the engine may hold them.
+ */
+static void a_new_block_proves_nothing_when_doubtful_ones_were_forgotten(void **state)
+{
+    struct mirror_scene scene;
+
+    (void)state;
+    mirror_scene_begin(&scene, &(struct kvb_mirror_options){ 0 });
+    for (uint64_t hash = 5000; hash < 5200; hash++) {
+        change_copies(&scene, KVB_EVENT_STORED, hash, 2, KVB_TIER_DEVICE);
+        change_copies(&scene, KVB_EVENT_REMOVED, hash, 1, KVB_TIER_DEVICE);
+    }
+    assert_true(kvb_mirror_count(scene.mirror)->forgotten_doubtful > 0);
+    assert_false(does_new_block_prove(&scene));
+    add_cleared(&scene.batch); /* after a clear nothing is doubtful */
+    mirror_scene_apply(&scene);
+    assert_true(does_new_block_prove(&scene));
+    mirror_scene_end(&scene);
 }
 
 static kvb_status note_shown(void *context, struct kvb_router_batch *chunk)
@@ -399,17 +375,73 @@ static void refuses_more_blocks_than_its_ceiling(void **state)
 SUITE(mirror)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_block_without_its_parent_waits_and_is_published_parents_first),
-        cmocka_unit_test(engine_names_need_no_parent),
+        MIRROR(
+            "a block without its parent waits, and is published parents first",
+            "mirror, stored 3 parent 2, stored 2 parent 1, publishes 0, unrooted 2, stored 1,"
+            "unrooted 0, order 1 1.2 1.2.3, device 3"),
+        MIRROR(
+            "the engine's names need no parent",
+            "mirror names, stored 2 parent 1, order 2, follows 1"),
+        /* Offloading names blocks without their tokens. */
+        MIRROR(
+            "a store without tokens moves known blocks only",
+            "mirror, stored 1, removed 1, stored 1, stored 1 2 no-tokens host, without-tokens 1,"
+            "removed 1, publishes 1, lacks device 1, has host 1"),
+        MIRROR(
+            "a block that names itself as parent is refused whole",
+            "mirror, stored 1 parent 1, publishes 0, self-parents 1, unrooted 0"),
+        MIRROR(
+            "a hash with other content takes the new content",
+            "mirror, stored 1, stored 1 tokens 7, aliases 1, lacks device 1, has device 7,"
+            "device 1"),
+        MIRROR(
+            "clearing one tier leaves the others",
+            "mirror, stored 1, cleared host, publishes 0, has device 1, cleared device,"
+            "publishes 1, device 0"),
+
+        /* ---- Copies, or repetitions of blocks that are held ---- */
+
+        /* Other rules apply to the objects of a pool and to other tiers. */
+        MIRROR(
+            "in another tier a second store is never certain",
+            "mirror, stored 1 ; stored 2 parent 1 host, stored 1 ; stored 2 parent 1 host,"
+            "removed 2 host, host 0, doubtful 1"),
+        /* A block that is not in the mirror may be held by the engine, and stored again. */
+        MIRROR(
+            "a new block proves nothing while blocks may be missing",
+            "mirror, incomplete, stored 1 2, stored 1 3, removed 1, lacks device 1, doubtful 1"),
+        MIRROR(
+            "a new block before known ones proves nothing either",
+            "mirror, incomplete, stored 2 2 parent 1, stored 1 3, has device 1.2, removed 2,"
+            "lacks device 1.2"),
+        MIRROR(
+            "with the engine's names the ancestors are proven too",
+            "mirror names, stored 1 3, stored 1 3, removed 1 2 3, doubtful 3, lacks device 1,"
+            "stored 4 parent 3, device 4"),
+
+        /* ---- Chunks of an offload connector ---- */
+
+        MIRROR(
+            "a chunk without a description is known by its last block",
+            "mirror chunk-blocks 4, chunk 4,"
+            "stored 1 8 ; stored 4 no-tokens host ; stored 8 no-tokens host, host 8,"
+            "removed 8 host, host 4, has host 1.2.3.4, device 8"),
+        MIRROR(
+            "without its size it is one block",
+            "mirror, chunk 1, stored 1 8 ; stored 4 no-tokens host ; stored 8 no-tokens host,"
+            "host 2, removed 8 host, host 1, has host 1.2.3.4, device 8"),
+        MIRROR(
+            "a described chunk says how many blocks it has",
+            /* of the device: no chunk */
+            "mirror, stored 1 4, chunk 1, stored 1 4 host connector, chunk 4"),
+
         cmocka_unit_test(a_child_with_a_salt_of_its_own_uses_it),
         cmocka_unit_test(a_child_of_a_waiting_block_inherits_the_salt),
-        cmocka_unit_test(a_tokenless_store_moves_known_blocks_only),
         cmocka_unit_test(with_engine_names_a_tokenless_store_is_a_block),
-        cmocka_unit_test(a_block_that_names_itself_as_parent_is_refused_whole),
-        cmocka_unit_test(an_engine_hash_with_other_content_takes_the_new_content),
         cmocka_unit_test(blocks_that_no_query_can_name_are_kept_apart),
-        cmocka_unit_test(clearing_one_tier_leaves_the_others),
         cmocka_unit_test(doubtful_blocks_have_a_ceiling_but_stay_in_the_sum),
+        cmocka_unit_test(many_certain_copies_are_listed_until_the_last_one_is_removed),
+        cmocka_unit_test(a_new_block_proves_nothing_when_doubtful_ones_were_forgotten),
         cmocka_unit_test(all_blocks_are_shown_parents_first),
         cmocka_unit_test(a_parent_is_shown_before_a_child_that_took_an_earlier_place),
         cmocka_unit_test(refuses_more_blocks_than_its_ceiling),

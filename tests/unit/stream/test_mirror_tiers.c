@@ -284,54 +284,6 @@ static void a_host_adds_copies_to_what_the_device_names(void **state)
     assert_true(resets > worlds);
 }
 
-static void a_chunk_without_a_description_is_known_by_its_last_block(void **state)
-{
-    static const uint64_t hashes[] = { 1, 2, 3, 4, 5, 6, 7, 8 };
-    static const uint32_t tokens[] = { 1, 2, 3, 4, 5, 6, 7, 8 };
-    static struct mirror_scene scene;
-
-    (void)state;
-    for (uint32_t chunk = 0; chunk <= 4; chunk += 4) {
-        memset(&scene, 0, sizeof scene);
-        mirror_scene_begin(&scene, &(struct kvb_mirror_options){ .chunk_blocks = chunk });
-        assert_int_equal(kvb_mirror_chunk_blocks(scene.mirror), chunk > 0 ? chunk : 1);
-        add_stored(&scene.batch, NULL, hashes, tokens, 8);
-        for (size_t last = 3; last < 8; last += 4) {
-            add_stored(&scene.batch, NULL, &hashes[last], NULL, 1);
-            last_event(&scene.batch)->tier = KVB_TIER_HOST;
-        }
-        mirror_scene_apply(&scene);
-        assert_int_equal(scene.lists[KVB_TIER_HOST].count, chunk > 0 ? 8 : 2);
-        add_removed(&scene.batch, &hashes[7], 1);
-        last_event(&scene.batch)->tier = KVB_TIER_HOST;
-        mirror_scene_apply(&scene);
-        assert_int_equal(scene.lists[KVB_TIER_HOST].count, chunk > 0 ? 4 : 1);
-        assert_true(scene_lists(&scene, KVB_TIER_HOST, name_of(tokens, 4)));
-        assert_int_equal(scene.lists[KVB_TIER_DEVICE].count, 8);
-        mirror_scene_end(&scene);
-    }
-}
-
-static void a_described_chunk_says_how_many_blocks_it_has(void **state)
-{
-    static const uint64_t hashes[] = { 1, 2, 3, 4 };
-    static const uint32_t tokens[] = { 1, 2, 3, 4 };
-    static struct mirror_scene scene;
-
-    (void)state;
-    memset(&scene, 0, sizeof scene);
-    mirror_scene_begin(&scene, &(struct kvb_mirror_options){ .max_blocks = 100 });
-    add_stored(&scene.batch, NULL, hashes, tokens, 4); /* of the device: no chunk */
-    mirror_scene_apply(&scene);
-    assert_int_equal(kvb_mirror_chunk_blocks(scene.mirror), 1);
-    add_stored(&scene.batch, NULL, hashes, tokens, 4);
-    last_event(&scene.batch)->tier = KVB_TIER_HOST;
-    last_event(&scene.batch)->is_of_connector = true;
-    mirror_scene_apply(&scene);
-    assert_int_equal(kvb_mirror_chunk_blocks(scene.mirror), 4);
-    mirror_scene_end(&scene);
-}
-
 /* A host that only stores: it is dropped whenever it fills the mirror, and the device's list is
  * whole all the time. */
 static void a_host_that_fills_the_mirror_is_dropped_before_the_device(void **state)
@@ -371,8 +323,6 @@ SUITE(mirror_tiers)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_host_adds_copies_to_what_the_device_names),
-        cmocka_unit_test(a_chunk_without_a_description_is_known_by_its_last_block),
-        cmocka_unit_test(a_described_chunk_says_how_many_blocks_it_has),
         cmocka_unit_test(a_host_that_fills_the_mirror_is_dropped_before_the_device),
     };
 
