@@ -1,5 +1,6 @@
 #include "core/conf.h"
 
+#include "core/buf.h"
 #include "core/conf_inside.h"
 #include "core/limits.h"
 #include "core/own.h"
@@ -109,6 +110,7 @@ find_file_of_key(const struct kvb_conf *conf, const char *key, char out_key[kvb_
     }
     char *end = NULL;
     const unsigned long at = strtoul(key + len + 1, &end, 10);
+    /* The item is one of the first file's own. */
     if (at < conf->first) {
         return conf;
     }
@@ -218,6 +220,8 @@ static char *guard_number(char *number)
     const size_t len = strspn(number, DIGITS "abcdefABCDEFxXL.+-");
 
     if (!number_fits(number, len)) {
+        /* The point stands where the reader of whole numbers learns from the value whether an L
+         * helps. */
         const size_t point = number[len - 1] == 'L' ? 0 : len - 1;
         memset(number, '9', len);
         number[point] = '.';
@@ -269,6 +273,106 @@ static const char *guard_conf_text(char *text, const char **out_why)
     return *at == '@' ? at : NULL;
 }
 
+/* ---- Environment ---------------------------------------------------------------- */
+
+/* Kubernetes' rule for the arguments of a container: "$(NAME)" is the value of an environment
+ * variable, and "$$(" is "$(".  In Kubernetes a variable may be unset; here that is an error. */
+
+enum { variable_bytes = 64 };
+
+static const char name_letters[] =
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_0123456789";
+
+static kvb_status
+refuse_string(struct kvb_conf *conf, const config_setting_t *setting, const char *why)
+{
+    const char *key = config_setting_name(setting);
+
+    kvb_conf_add_error(conf, config_setting_source_line(setting), key ? key : "", why);
+    return KVB_BAD_CONFIG;
+}
+
+/* Appends the value of the variable whose name is at *text, after "$(".  Moves *text behind the
+ * ")".  KVB_BAD_CONFIG: an error was added. */
+static kvb_status append_variable(
+    struct kvb_conf *conf, const config_setting_t *setting, const char **text, struct kvb_buf *out)
+{
+    char name[variable_bytes];
+    struct kvb_detail why;
+    const size_t len = strspn(*text, name_letters);
+
+    if (len == 0 || len >= sizeof name || (*text)[len] != ')') {
+        return refuse_string(
+            conf, setting,
+            "$( is no $(NAME) of an environment variable; for these bytes write $$(");
+    }
+    memcpy(name, *text, len);
+    name[len] = '\0';
+    const char *value = secure_getenv(name);
+    if (!value) {
+        kvb_detail_set(&why, "the environment variable %s is not set", name);
+        return refuse_string(conf, setting, why.text);
+    }
+    *text += len + 1;
+    return kvb_buf_append_text(out, value);
+}
+
+static kvb_status expand_text(
+    struct kvb_conf *conf, const config_setting_t *setting, const char *text, struct kvb_buf *out)
+{
+    for (const char *at; (at = strstr(text, "$("));) {
+        const bool is_escaped = at > text && at[-1] == '$';
+
+        /* What precedes the "$(" is copied in any case. */
+        KVB_TRY(kvb_buf_append(out, text, (size_t)(at - text)));
+        text = at + 2;
+        if (is_escaped) { /* the first $ was appended already */
+            KVB_TRY(kvb_buf_append_text(out, "("));
+        } else {
+            KVB_TRY(append_variable(conf, setting, &text, out));
+        }
+    }
+    KVB_TRY(kvb_buf_append_text(out, text));
+    return kvb_buf_append(out, "", 1);
+}
+
+static kvb_status expand_string(struct kvb_conf *conf, config_setting_t *setting)
+{
+    const char *text = config_setting_get_string(setting);
+
+    if (!strstr(text, "$(")) {
+        return KVB_OK;
+    }
+    KVB_OWN(kvb_buf_done) struct kvb_buf expanded = { 0 };
+
+    kvb_buf_init(&expanded, kvb_max_config_bytes);
+    const kvb_status status = expand_text(conf, setting, text, &expanded);
+    if (status == KVB_NO_MEMORY) {
+        return status;
+    }
+    /* A mistake was added to the others: reading goes on and finds more of them. */
+    if (status == KVB_TOO_LARGE) {
+        (void)refuse_string(conf, setting, "is too long");
+    } else if (status == KVB_OK) {
+        (void)config_setting_set_string(setting, (const char *)expanded.data); /* it is a string */
+    }
+    return KVB_OK;
+}
+
+/* Replaces each $(NAME) in the strings at and below the setting.  Adds an error for each NAME that
+ * cannot be replaced.  KVB_NO_MEMORY */
+static kvb_status expand_conf(struct kvb_conf *conf, config_setting_t *setting)
+{
+    if (config_setting_type(setting) == CONFIG_TYPE_STRING) {
+        return expand_string(conf, setting);
+    }
+    for (int i = 0; config_setting_is_aggregate(setting) && i < config_setting_length(setting);
+         i++) {
+        KVB_TRY(expand_conf(conf, config_setting_get_elem(setting, (unsigned)i)));
+    }
+    return KVB_OK;
+}
+
 /* ---- Opening ---------------------------------------------------------------------- */
 
 static void drop_conf_file(FILE **file)
@@ -302,6 +406,7 @@ static kvb_status open_file(struct kvb_conf *conf, FILE **out_file)
         return refuse_file(conf, errno);
     }
     *out_file = file;
+    /* fopen() opens a directory, whose first read fails with a worse message. */
     if (fstat(fileno(file), &about) != 0) {
         return refuse_file(conf, errno);
     }
@@ -319,6 +424,7 @@ static kvb_status read_conf_text(struct kvb_conf *conf, char **out_text)
     if (!text) {
         return KVB_NO_MEMORY;
     }
+    /* One byte more than allowed tells a file that is too long from one that just fits. */
     const size_t len = fread(text, 1, kvb_max_config_bytes + 1, file);
     if (ferror(file)) {
         return refuse_file(conf, errno);
@@ -396,11 +502,12 @@ static kvb_status parse_conf_text(struct kvb_conf *conf, char *text)
     if (trouble) {
         return refuse_conf_text(conf, line_at(text, trouble), why);
     }
+    /* From here on the tree owns copies of all texts. */
     config_init(conf->tree);
     if (config_read_string(conf->tree, text) != CONFIG_TRUE) {
         return refuse_syntax(conf, text);
     }
-    return kvb_conf_expand(conf, config_root_setting(conf->tree));
+    return expand_conf(conf, config_root_setting(conf->tree));
 }
 
 static kvb_status load_conf_file(struct kvb_conf *conf, const char *path)

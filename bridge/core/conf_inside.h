@@ -5,7 +5,6 @@
 /* An open configuration file.  Only core/conf*.c include this header. */
 
 struct config_t;
-struct config_setting_t;
 
 struct kvb_conf {
     char *path;                     /* owned */
@@ -19,7 +18,3 @@ struct kvb_conf {
 
 /* Adds the error "path:line: key: text".  Leaves out "key: " when key is "". */
 void kvb_conf_add_error(struct kvb_conf *conf, unsigned line, const char *key, const char *text);
-
-/* Replaces each $(NAME) in the strings at and below the setting by the environment variable.  Adds
- * an error for each NAME that cannot be replaced.  KVB_NO_MEMORY */
-kvb_status kvb_conf_expand(struct kvb_conf *conf, struct config_setting_t *setting);

@@ -75,6 +75,7 @@ static void read_conf_integer(const struct value *value)
 {
     const long long number = config_setting_get_int64(value->setting);
 
+    /* As a signed number, because the unsigned one would be huge. */
     if (number < 0) {
         wrong(
             value, "%lld is out of range: give %" PRIu64 " .. %" PRIu64, number, value->key->min,

@@ -99,6 +99,7 @@ static void print_defaults(const struct kvb_conf_key *defaults, FILE *out)
         if (key->scope != KVB_CONF_ANYWHERE) {
             continue;
         }
+        /* The names wrap as words do. */
         const bool is_full = len + 1 + strlen(key->path) > line_bytes;
         (void)fprintf(
             out, "%s%s%s", is_full ? "\n" : "", is_full || len == 0 ? "      " : " ", key->path);

@@ -57,6 +57,7 @@ static size_t write_leading_digits(char *out, uint64_t digits)
     if (value < part) {
         return write_leading_digits(out, digits_of((uint32_t)value));
     }
+    /* The last eight digits are written whole, the part before them without leading zeros. */
     const uint64_t last = digits_of((uint32_t)(value % part));
     if (value < two_parts) {
         len = write_leading_digits(out, digits_of((uint32_t)(value / part)));
@@ -74,6 +75,7 @@ bool kvb_decimal_read(const char *text, uint64_t *out)
     errno = 0;
     const unsigned long long number = strtoull(text, NULL, 10);
 
+    /* strtoull() accepts blanks and signs, which the span does not. */
     if (text[0] == '\0' || text[strspn(text, "0123456789")] != '\0' || errno != 0) {
         return false;
     }

@@ -24,6 +24,7 @@ void kvb_id_table_clear(struct kvb_id_table *table)
         return;
     }
     const size_t cells = table->mask + 1;
+    /* A large table with few ids costs more to clear than to fill again. */
     if (cells > first_cells && table->count < cells / sparse_cells) {
         kvb_id_table_done(table);
     } else if (table->count > 0) {
@@ -65,6 +66,7 @@ static kvb_status grow_id_table(struct kvb_id_table *table)
         return KVB_NO_MEMORY;
     }
     set_all_free(bigger.cells, cells);
+    /* Cells keep their order within a probe sequence, which may wrap at the end. */
     const size_t first = old_cells ? free_cell(table) : 0;
     for (size_t i = 0; i < old_cells; i++) {
         const struct kvb_id_cell *cell = &table->cells[(first + i) & table->mask];
@@ -79,6 +81,7 @@ static kvb_status grow_id_table(struct kvb_id_table *table)
 
 kvb_status kvb_id_table_put(struct kvb_id_table *table, uint32_t hash, uint32_t id)
 {
+    /* Three quarters full at most, so that a search soon meets a free cell. */
     if (!table->cells || (table->count + 1) * 4 > (table->mask + 1) * 3) {
         KVB_TRY(grow_id_table(table));
     }
@@ -103,6 +106,7 @@ uint32_t kvb_id_table_next(const struct kvb_id_table *table, uint32_t hash, size
             return KVB_NO_ID;
         }
         *at = (*at + 1) & table->mask;
+        /* Equal hashes may still be of different things: the caller compares. */
         if (cell.hash == hash) {
             return cell.id;
         }

@@ -42,6 +42,7 @@ kvb_status kvb_line_table_open(
         .hash_of = hash_of,
         .context = context,
     };
+    /* Both regions only reserve addresses for the most items. */
     kvb_status status = kvb_region_open(&table->lines, max_lines * sizeof(struct kvb_table_line));
     if (status == KVB_OK) {
         status = kvb_region_open(&table->spill, max_spilled(max) * sizeof(struct kvb_table_line));
@@ -106,6 +107,7 @@ bool kvb_line_table_populate(struct kvb_line_table *table, size_t count, size_t 
 
 static kvb_status draw_spill(struct kvb_line_table *table, uint32_t *out_next)
 {
+    /* Spill lines are numbered from 1 on, because 0 ends a chain. */
     if (table->spill_free != 0) {
         *out_next = table->spill_free;
         table->spill_free = kvb_line_spilled(table, *out_next)->next;
@@ -141,6 +143,7 @@ put_in_chain(struct kvb_line_table *table, struct kvb_table_line *line, uint16_t
         line = kvb_line_spilled(table, line->next);
         free_cells = kvb_line_hits(line, 0);
     }
+    /* All lines of the chain are full: one more. */
     if (free_cells == 0) {
         uint32_t next = 0;
         KVB_TRY(draw_spill(table, &next));
@@ -169,6 +172,7 @@ close_line_gap(struct kvb_line_table *table, struct kvb_table_line *line, uint32
         before = last;
         last = kvb_line_spilled(table, last->next);
     }
+    /* The gap is in the chain's last line, where gaps may be. */
     if (last == line) {
         return;
     }
@@ -179,6 +183,7 @@ close_line_gap(struct kvb_line_table *table, struct kvb_table_line *line, uint32
         last->tags[moved] = 0;
         taken &= taken - 1;
     }
+    /* The line before points to no line now. */
     if (taken == 0) {
         give_back_spill(table, before->next);
         before->next = 0;
@@ -255,6 +260,7 @@ static void move_cells(
 {
     for (uint32_t left = cells_with_bit(table, line, bit); left != 0; left &= left - 1) {
         const uint32_t cell = kvb_line_first(left);
+        /* The first ten fill the new line itself, from its first cell on. */
         if (*moved < kvb_line_cells) {
             set_cell(to, *moved, line->tags[cell], line->ids[cell]);
         } else {
@@ -288,6 +294,7 @@ static void close_gaps(struct kvb_line_table *table, struct kvb_table_line *line
     if (reach_lines(table, table->line_count + 1) != KVB_OK) {
         return;
     }
+    /* At the end of a round the table has doubled, and one more bit of the hash counts. */
     const uint64_t mask = table->line_count > table->mask ? 2 * table->mask + 1 : table->mask;
     const uint64_t bit = (mask + 1) / 2;
     struct kvb_table_line *lines = (struct kvb_table_line *)(void *)table->lines.base;

@@ -67,6 +67,7 @@ bool kvb_log_limit_due(struct kvb_log_limit *limit, uint64_t now_ns, uint64_t *o
     if (limit->last_ns != 0 && now_ns - limit->last_ns < limit_period_s * KVB_NS_PER_S) {
         return false;
     }
+    /* The count includes the line that is now written. */
     *out_count = limit->suppressed;
     limit->suppressed = 0;
     limit->last_ns = now_ns != 0 ? now_ns : 1; /* 0 means "never logged" */
@@ -243,6 +244,7 @@ static void put_pair(struct line *line, bool is_json, const char *key, const cha
     } else {
         put_plain_pair(line, key, value);
     }
+    /* No half a pair: a reader would take it for a whole one. */
     if (line->is_full) {
         line->len = before;
     }

@@ -40,6 +40,7 @@ void kvb_log_write_all(int fd, const char *text, size_t len)
     size_t done = 0;
 
     while (done < len) {
+        /* A pipe takes a part of what does not fit. */
         const ssize_t wrote = write(fd, text + done, len - done);
         if (wrote < 0 && errno != EINTR) {
             return; /* the error cannot be reported anywhere */
@@ -56,6 +57,7 @@ static void copy_in(struct kvb_log_writer *writer, const char *line, size_t len)
     const size_t till_end = kvb_log_ring_bytes - at;
     const size_t head = len < till_end ? len : till_end;
 
+    /* The ring's end cuts the line in two. */
     memcpy(writer->ring + at, line, head);
     memcpy(writer->ring, line + head, len - head);
     writer->used += len;
@@ -134,6 +136,7 @@ static void *run_log_writer(void *context)
     while (!is_given_up) {
         const size_t len = next_log_line(writer, line);
         if (len > 0) {
+            /* The line left the ring, so the lock is not needed while a slow reader takes it. */
             writer->is_writing = true;
             pthread_mutex_unlock(&writer->lock);
             is_given_up = !wait_for_room(writer);
@@ -144,7 +147,9 @@ static void *run_log_writer(void *context)
             writer->is_writing = false;
             continue;
         }
+        /* All is written: a stop that waits may end. */
         pthread_cond_signal(&writer->drained);
+        /* No line for a while, or the stop: the thread ends. */
         if (!wait_for_lines(writer)) {
             break;
         }
@@ -221,10 +226,12 @@ void kvb_log_writer_stop(struct kvb_log_writer *writer, uint64_t wait_ns)
     pthread_mutex_lock(&writer->lock);
     writer->is_stopping = true;
     pthread_cond_signal(&writer->filled);
+    /* Without a thread nobody would signal. */
     while (!is_ring_drained(writer) && writer->has_thread && !failed) {
         failed = pthread_cond_timedwait(&writer->drained, &writer->lock, &until);
     }
     pthread_mutex_unlock(&writer->lock);
+    /* The log is not read: the thread gives the rest up. */
     if (failed) {
         (void)eventfd_write(writer->give_up_fd, 1);
     }
@@ -238,6 +245,7 @@ void kvb_log_writer_put(struct kvb_log_writer *writer, const char *line, size_t 
 {
     pthread_mutex_lock(&writer->lock);
     if (len > kvb_log_ring_bytes - writer->used) {
+        /* A full ring drops the new line, because the older ones say how the trouble began. */
         writer->dropped++;
     } else {
         copy_in(writer, line, len);

@@ -21,6 +21,7 @@ static bool read_ip(const char *text, uint8_t out_bytes[kvb_network_bytes], bool
     if (!*out_is_four) {
         return inet_pton(AF_INET6, text, out_bytes) == 1;
     }
+    /* IPv4 as a part of IPv6: one form for all comparisons. */
     memcpy(out_bytes, mapped_prefix, sizeof mapped_prefix);
     return inet_pton(AF_INET, text, out_bytes + sizeof mapped_prefix) == 1;
 }
@@ -102,6 +103,7 @@ static bool is_in_network(const struct kvb_network *network, const uint8_t *byte
 {
     const unsigned whole = network->bits / 8;
 
+    /* Whole bytes at once, the bits of the last one singly. */
     if (memcmp(network->bytes, bytes, whole) != 0) {
         return false;
     }
@@ -184,6 +186,7 @@ static bool is_metadata_embedded(const uint8_t *bytes)
         for (size_t j = 0; j < sizeof row->at; j++) {
             four[sizeof mapped_prefix + j] = bytes[row->at[j]];
         }
+        /* The packet would end at the metadata service. */
         if (is_in_network(&row->network, bytes) &&
             is_in_list(metadata, KVB_COUNT_OF(metadata), four)) {
             return true;

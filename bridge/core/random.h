@@ -13,5 +13,5 @@ uint64_t kvb_random_below(uint64_t *state, uint64_t below);
 /* Returns a number from 0 up to, but not including, 1. */
 double kvb_random_unit(uint64_t *state);
 
-/* Returns true with this probability, 0 .. 1. */
+/* Returns true with this probability, 0 .. 1.  Only simulated engines and tests draw so. */
 bool kvb_random_chance(uint64_t *state, double probability);

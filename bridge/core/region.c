@@ -16,6 +16,7 @@ static size_t round_up(size_t bytes, size_t unit)
 kvb_status kvb_region_open(struct kvb_region *region, size_t max_bytes)
 {
     const size_t wanted = round_up(max_bytes, huge_page_bytes);
+    /* Only addresses: without access rights the kernel gives no memory for them. */
     void *base =
         wanted < max_bytes
             ? MAP_FAILED
@@ -69,6 +70,7 @@ static void want_huge_pages(const struct kvb_region *region, size_t next)
     if (bytes > region->max_bytes) {
         return KVB_TOO_LARGE;
     }
+    /* The next part becomes accessible; what was there keeps its address. */
     const size_t next = next_bytes(region, bytes);
     if (mprotect(region->base + region->bytes, next - region->bytes, PROT_READ | PROT_WRITE) != 0) {
         return KVB_NO_MEMORY;
@@ -89,6 +91,7 @@ bool kvb_region_populate(struct kvb_region *region, size_t bytes, size_t step)
     const size_t from = region->populated;
     const size_t to = min_size(from + round_up(step, huge_page_bytes), wanted);
 
+    /* Whole huge pages alone: the rest comes with its first use. */
     if (from >= wanted || kvb_region_reach(region, to) != KVB_OK) {
         return false;
     }

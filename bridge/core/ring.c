@@ -99,6 +99,7 @@ static kvb_status put_locked(struct kvb_ring *ring, void *item)
     }
     ring->items[(ring->head + ring->count) % ring->capacity] = item;
     ring->count++;
+    /* The reader sleeps only on an empty ring, so it needs one wake per run. */
     if (ring->count == 1) {
         make_readable(ring);
     }
@@ -133,6 +134,7 @@ kvb_status kvb_ring_take(struct kvb_ring *ring, void **out_item)
     if (ring->count > 0) {
         *out_item = take_oldest(ring);
         pthread_cond_signal(&ring->has_place);
+        /* A closed ring stays readable, so that the reader learns of it. */
         if (ring->count == 0 && !ring->is_closed) {
             make_unreadable(ring);
         }

@@ -27,7 +27,8 @@ void kvb_ring_free(struct kvb_ring *ring);
 /* Puts item.  On KVB_OK the ring owns it, else the caller.  KVB_AGAIN: full.  KVB_CLOSED. */
 kvb_status kvb_ring_put(struct kvb_ring *ring, void *item);
 
-/* The same, but waits while the ring is full.  KVB_CLOSED */
+/* The same, but waits while the ring is full: for kvfleet, whose engines may be slowed down.
+ * KVB_CLOSED */
 kvb_status kvb_ring_put_wait(struct kvb_ring *ring, void *item);
 
 /* Takes the oldest item.  KVB_AGAIN: empty.  KVB_CLOSED: empty and closed. */

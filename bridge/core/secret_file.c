@@ -72,6 +72,7 @@ kvb_status kvb_secret_file_read(
         }
         return KVB_OK;
     }
+    /* No part of a secret remains where the caller expects none. */
     explicit_bzero(out, size);
     if (got < 0) {
         kvb_detail_set(detail, "cannot read %s: %s", path, strerrordesc_np(errno));
@@ -91,6 +92,7 @@ kvb_status kvb_secret_file_read_line(
 
     KVB_TRY(kvb_secret_file_read(path, access, out, size, &len, detail));
     const size_t line = strcspn(out, "\r\n");
+    /* The rest of the file may be secret as well. */
     explicit_bzero(out + line, len - line);
     if (line == 0) {
         kvb_detail_set(detail, "the first line of %s is empty", path);

@@ -44,6 +44,7 @@ static int compare_at(const struct heap *heap, size_t a, size_t b)
 static void sink_item(const struct heap *heap, size_t at)
 {
     for (size_t child = (2 * at) + 1; child < heap->first; child = (2 * at) + 1) {
+        /* The larger of both children. */
         if (child + 1 < heap->first && compare_at(heap, child, child + 1) < 0) {
             child++;
         }
@@ -61,6 +62,7 @@ static void select_first(const struct heap *heap, size_t count)
         sink_item(heap, at);
     }
     for (size_t at = heap->first; at < count; at++) {
+        /* The item precedes the last of those kept, and takes its place. */
         if (compare_at(heap, at, 0) < 0) {
             swap_items(heap, at, 0);
             sink_item(heap, 0);

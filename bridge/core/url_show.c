@@ -25,6 +25,7 @@ static size_t scheme_length(const char *url, size_t len)
 static bool append_shown_url(const char *url, size_t len, char *out, size_t size)
 {
     const size_t scheme_len = scheme_length(url, len);
+    /* Everything before the last @ may be name and password. */
     const char *at = memrchr(url, '@', len);
     const char *rest = at ? at + 1 : url + scheme_len;
     const size_t rest_len = (size_t)(url + len - rest);
