@@ -177,7 +177,6 @@ static void describe_outcome(
         [KVB_TOKENIZE_UNAVAILABLE] = "no engine can be reached, all have just failed, or "
                                      "tokenize.networks lacks theirs",
         [KVB_TOKENIZE_INVALID] = "the engine's answer has no tokens",
-        [KVB_TOKENIZE_CANCELLED] = "nobody waits for it",
     };
 
     if (result->outcome == KVB_TOKENIZE_TIMEOUT) {

@@ -138,6 +138,7 @@ static void remove_entry(struct kvb_token_cache *cache, struct entry *entry)
     cache->stats.entries--;
     free(entry->tokens);
     entry->tokens = NULL;
+    /* The entry is now the first of the free ones, which share the link. */
     entry->older = cache->free;
     cache->free = id + 1;
 }
@@ -174,6 +175,7 @@ static kvb_status copy_entry(
 
     KVB_TRY(take_free(cache, &entry));
     const uint32_t id = (uint32_t)(entry - cache->entries);
+    /* One allocation for both: tokens first, because they are aligned. */
     uint32_t *block = malloc(content->count * sizeof *block + text->body.len);
     if (!block) {
         return KVB_NO_MEMORY;
@@ -185,6 +187,7 @@ static kvb_status copy_entry(
     }
     memcpy(block, tokens, content->count * sizeof *block);
     memcpy(block + content->count, text->body.data, text->body.len);
+    /* Nothing can fail any more. */
     claim_free(cache, entry);
     *entry = *content;
     entry->tokens = block;
@@ -270,6 +273,7 @@ kvb_status kvb_token_cache_put(
     const uint64_t bytes = entry_bytes(body.len, count);
     struct entry *before = find_entry(cache, content.hash, body);
 
+    /* The same text again: its tokens may differ, for an engine may have been updated. */
     if (before) {
         remove_entry(cache, before);
     }

@@ -75,6 +75,7 @@ kvb_status kvb_text_chain_put(
     if (walk.number == 0) {
         return KVB_NOT_FOUND;
     }
+    /* Filed under its last place only: a longer text passes by there. */
     KVB_TRY(kvb_id_table_put(&chain->table, (uint32_t)walk.hash, id));
     *out_key = (uint32_t)walk.hash;
     return KVB_OK;
@@ -101,6 +102,7 @@ size_t kvb_text_chain_find(
         }
     }
     const size_t count = met < kvb_text_candidates ? met : kvb_text_candidates;
+    /* Longest first. */
     for (size_t i = 0; i < count; i++) {
         out_ids[i] = newest[(met - 1 - i) % kvb_text_candidates];
     }

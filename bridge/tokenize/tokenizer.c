@@ -113,7 +113,6 @@ const char *kvb_tokenize_outcome_name(enum kvb_tokenize_outcome outcome)
         [KVB_TOKENIZE_UNAVAILABLE] = "tokenize_unavailable",
         [KVB_TOKENIZE_REFUSED] = "tokenize_refused",
         [KVB_TOKENIZE_INVALID] = "tokenize_invalid",
-        [KVB_TOKENIZE_CANCELLED] = "tokenize_cancelled",
     };
 
     return outcome < KVB_TOKENIZE_OUTCOME_COUNT ? names[outcome] : "tokenize_unknown";
@@ -217,6 +216,7 @@ static void note_rewriting(struct kvb_tokenizer *tokenizer, const struct kvb_tok
     const uint64_t age_ns = tokenizer->options.cache_age_ns;
     struct rewriting *row = &tokenizer->rewriting[0];
 
+    /* A free row ended at 0, so it comes before all others. */
     for (size_t i = 1; i < kvb_tokenize_rewriting_models; i++) {
         if (tokenizer->rewriting[i].until_ns < row->until_ns) {
             row = &tokenizer->rewriting[i];
@@ -307,7 +307,7 @@ static void end_order_without(
 {
     struct kvb_tokenize_result result = { .outcome = outcome, .code = code };
 
-    if (outcome == KVB_TOKENIZE_CANCELLED || find_prefix(tokenizer, text, &result) == 0) {
+    if (find_prefix(tokenizer, text, &result) == 0) {
         result.unknown = text->body.len / kvb_tokenize_text_bytes;
     }
     end_order(tokenizer, order, &result);
@@ -318,6 +318,7 @@ static void end_waiting(struct job *job, const struct kvb_tokenize_result *resul
     while (job->waiting) {
         struct kvb_tokenize_order *order = job->waiting;
         job->waiting = order->next;
+        /* One request served them all: it is counted once, the others joined it. */
         if (result->outcome == KVB_TOKENIZE_OK) {
             count_row(
                 job->tokenizer, order == job->first ? row_tokenize_engine : row_tokenize_joined);
@@ -328,19 +329,16 @@ static void end_waiting(struct job *job, const struct kvb_tokenize_result *resul
     }
 }
 
-/* Ends the orders that were cancelled, or whose deadline is over; the earliest deadline of the
- * others, or *next_ns. */
+/* Ends the orders whose deadline is over; the earliest deadline of the others, or *next_ns. */
 static void expire_waiting(struct job *job, uint64_t now_ns, uint64_t *next_ns)
 {
     struct kvb_tokenize_order **at = &job->waiting;
 
     while (*at) {
         struct kvb_tokenize_order *order = *at;
-        if (order->is_cancelled || now_ns >= order->deadline_ns) {
+        if (now_ns >= order->deadline_ns) {
             *at = order->next;
-            end_order_without(
-                job->tokenizer, order, &job->text,
-                order->is_cancelled ? KVB_TOKENIZE_CANCELLED : KVB_TOKENIZE_TIMEOUT, 0);
+            end_order_without(job->tokenizer, order, &job->text, KVB_TOKENIZE_TIMEOUT, 0);
             continue;
         }
         *next_ns = order->deadline_ns < *next_ns ? order->deadline_ns : *next_ns;
@@ -355,6 +353,7 @@ static kvb_status take_tokenize_bytes(void *context, kvb_span bytes)
     struct attempt *attempt = context;
     struct kvb_tokenizer *tokenizer = attempt->job->tokenizer;
 
+    /* All answers together have a ceiling, because engines decide how long each is. */
     if (bytes.len > kvb_max_tokenize_held_bytes - tokenizer->held_bytes) {
         return KVB_TOO_LARGE;
     }
@@ -624,6 +623,7 @@ static bool start_job(
     order->text = (struct kvb_tokenize_text){ 0 }; /* now the job's */
     job->hash = hash;
     memcpy(job->urls, order->urls, sizeof job->urls);
+    /* The engine that failed lately is asked second. */
     if (job->urls[1][0] != '\0' && is_cooling(tokenizer, job->urls[0], now_ns) &&
         !is_cooling(tokenizer, job->urls[1], now_ns)) {
         memcpy(job->urls[0], order->urls[1], sizeof job->urls[0]);
@@ -670,10 +670,6 @@ static void take_order(struct kvb_tokenizer *tokenizer, struct kvb_tokenize_orde
     const struct kvb_hash128 hash = kvb_hash128(body, tokenizer->options.seed);
     struct kvb_tokenize_result result = { .outcome = KVB_TOKENIZE_OK };
 
-    if (order->is_cancelled) {
-        end_order_without(tokenizer, order, &order->text, KVB_TOKENIZE_CANCELLED, 0);
-        return;
-    }
     if (kvb_token_cache_find(
             tokenizer->cache, body, kvb_clock_monotonic_ns(), &result.tokens, &result.count) ==
         KVB_OK) {
@@ -693,6 +689,7 @@ static void take_order(struct kvb_tokenizer *tokenizer, struct kvb_tokenize_orde
         end_order(tokenizer, order, &result);
         return;
     }
+    /* The same text is asked for already. */
     if (job) {
         order->next = job->waiting;
         job->waiting = order;
@@ -830,8 +827,8 @@ kvb_status kvb_tokenizer_submit(struct kvb_tokenizer *tokenizer, struct kvb_toke
         order->deadline_ns =
             kvb_clock_monotonic_ns() + tokenizer->options.deadline_ms * KVB_NS_PER_MS;
     }
-    order->is_cancelled = false;
     tokenizer->count++; /* before it may be done */
+    /* The ring is full: the caller is told at once, and nothing waits. */
     const kvb_status status = kvb_ring_put(tokenizer->orders, order);
     if (status != KVB_OK) {
         tokenizer->count--;
@@ -839,10 +836,4 @@ kvb_status kvb_tokenizer_submit(struct kvb_tokenizer *tokenizer, struct kvb_toke
     }
     kvb_job_wake(tokenizer->control_job);
     return KVB_OK;
-}
-
-void kvb_tokenizer_cancel(struct kvb_tokenizer *tokenizer, struct kvb_tokenize_order *order)
-{
-    order->is_cancelled = true;
-    kvb_job_wake(tokenizer->control_job);
 }

@@ -77,7 +77,6 @@ enum kvb_tokenize_outcome {
                                  engine rests */
     KVB_TOKENIZE_REFUSED,     /* another status than 200; redirects too */
     KVB_TOKENIZE_INVALID,     /* the answer has no tokens, or is too large */
-    KVB_TOKENIZE_CANCELLED,   /* by kvb_tokenizer_cancel() */
     KVB_TOKENIZE_OUTCOME_COUNT
 };
 
@@ -117,7 +116,6 @@ struct kvb_tokenize_order {
     void (*done)(struct kvb_tokenize_order *order, const struct kvb_tokenize_result *result);
     void *owner; /* the owner's, unused here */
     /* the tokenizer's own */
-    bool is_cancelled;
     struct kvb_tokenize_order *next;
 };
 
@@ -172,10 +170,6 @@ void kvb_tokenizer_free(struct kvb_tokenizer *tokenizer);
  * KVB_AGAIN   kvb_max_tokenize_requests orders are not taken yet
  * KVB_CLOSED  it stops */
 kvb_status kvb_tokenizer_submit(struct kvb_tokenizer *tokenizer, struct kvb_tokenize_order *order);
-
-/* On the control thread, before done(): nobody waits for the order any more.  done() is called in
- * the next turn, with KVB_TOKENIZE_CANCELLED unless the tokens come first. */
-void kvb_tokenizer_cancel(struct kvb_tokenizer *tokenizer, struct kvb_tokenize_order *order);
 
 /* How many open files the tokenizer may have. */
 unsigned kvb_tokenizer_files(void);

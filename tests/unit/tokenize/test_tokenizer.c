@@ -409,21 +409,6 @@ static void a_model_that_rewrites_earlier_turns_is_found_out(void **state)
     close_world(&world);
 }
 
-static void an_order_that_is_cancelled_ends_at_once(void **state)
-{
-    (void)state;
-    struct world world;
-    struct kvb_tokenize_order order;
-
-    open_world(&world, patience_ms, "127.0.0.0/8");
-    order_text(&world, &order, "{\"a\":1}", "/hangs", "");
-    kvb_tokenizer_cancel(world.tokenizer, &order); /* nothing else uses the order here */
-    const struct ended ended = wait_for_end(&world, 1);
-    assert_int_equal(ended.result.outcome, KVB_TOKENIZE_CANCELLED);
-    assert_int_equal(ended.result.known, KVB_TEXT_TOKENS_NONE);
-    close_world(&world);
-}
-
 SUITE(tokenizer)
 {
     const struct CMUnitTest tests[] = {
@@ -438,7 +423,6 @@ SUITE(tokenizer)
         cmocka_unit_test(a_chat_that_has_grown_little_is_not_waited_for),
         cmocka_unit_test(a_chat_that_nobody_tokenizes_in_time_begins_with_an_earlier_one),
         cmocka_unit_test(a_model_that_rewrites_earlier_turns_is_found_out),
-        cmocka_unit_test(an_order_that_is_cancelled_ends_at_once),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
