@@ -205,10 +205,12 @@ static enum kvb_grpc_status take_grpc_request(
     call->stream = stream;
     call->deadline_ns = deadline_ns;
     kvb_buf_init(&call->message, kvb_max_answer_bytes);
+    /* Linked before the handler runs, which may finish the call on another thread. */
     call->next = connection->calls;
     connection->calls = call;
     const enum kvb_grpc_status status =
         grpc->options.handler(grpc->options.context, call, method, message);
+    /* It is answered already: the session has the status, and no call remains. */
     if (status != KVB_GRPC_LATER) {
         unlink_call(connection, call);
         free_call(call);
@@ -236,6 +238,7 @@ static void answer_finished_call(struct kvb_grpc *grpc, struct kvb_grpc_call *ca
     struct grpc_connection *connection = call->connection;
 
     grpc->gate.under_way--;
+    /* The client may have gone while the call was worked on. */
     if (connection) {
         unlink_call(connection, call);
         kvb_grpc_session_answer(
@@ -363,6 +366,7 @@ static kvb_status send_out(struct grpc_connection *connection)
 /* Sends what there is.  KVB_AGAIN, KVB_IO: as above.  Other: the session cannot go on. */
 static kvb_status send_session(struct grpc_connection *connection)
 {
+    /* What the socket did not take last time precedes what the session says now. */
     KVB_TRY(send_out(connection));
     do {
         KVB_TRY(kvb_grpc_session_write(
@@ -393,6 +397,7 @@ static void flush_connection(struct grpc_connection *connection)
     }
     const kvb_status status = send_session(connection);
     if (status == KVB_AGAIN) {
+        /* EPOLLOUT without EPOLLIN: not to read is what slows the client down. */
         watch_connection(connection, EPOLLOUT);
         return;
     }
@@ -553,6 +558,7 @@ static bool goes_first(const struct grpc_connection *one, const struct grpc_conn
     if (standing != standing_of(other)) {
         return standing < standing_of(other);
     }
+    /* Of routers the one that was silent longest; of others the one that came first. */
     return standing == STANDING_REQUESTED ? one->moved_ns < other->moved_ns
                                           : one->opened_ns < other->opened_ns;
 }
@@ -584,6 +590,7 @@ static void make_room_for_connection(struct kvb_grpc *grpc)
             victim = connection;
         }
     }
+    /* A young one may just be about to ask: the new one is refused instead. */
     if (victim && grpc->now_ns - victim->opened_ns >= young_ms * KVB_NS_PER_MS) {
         say_end(victim);
         drop_connection(victim, END_CROWDED);
@@ -648,6 +655,7 @@ static kvb_status open_connection(struct kvb_grpc *grpc, struct grpc_connection 
                                             .opened_ns = grpc->now_ns,
                                             .moved_ns = grpc->now_ns };
     kvb_buf_init(&connection->out, write_bytes + frame_bytes);
+    /* Counted before the steps that can fail, because drop_connection() counts down. */
     grpc->connection_count++;
     if (begin_connection(connection) != KVB_OK ||
         epoll_ctl(grpc->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0) {
@@ -738,6 +746,8 @@ static void expire_open(struct grpc_connection *connection)
     if (kvb_grpc_session_streams(connection->session) > 0) {
         return;
     }
+    /* No stream is open: who never asked has the grace, who asked once the longer time for idle
+     * routers. */
     if (standing_of(connection) != STANDING_REQUESTED) {
         if (has_passed(grpc, connection->opened_ns, grpc->grace_ns)) {
             kvb_grpc_session_end(connection->session);
@@ -756,6 +766,7 @@ static void expire_connection(struct grpc_connection *connection)
     if (connection->phase == CONNECTION_OPEN) {
         expire_open(connection);
     } else if (connection->phase == CONNECTION_HANDSHAKE) {
+        /* Half of the time is left for the first request. */
         if (has_passed(grpc, connection->opened_ns, grpc->grace_ns / 2)) {
             drop_connection(connection, END_LATE);
         }
@@ -957,6 +968,7 @@ static uint64_t take_turn(void *context, uint64_t now_ns)
         (void)pthread_mutex_unlock(&grpc->lock);
         return UINT64_MAX;
     }
+    /* Without the watch nobody would wake this job, so it wakes itself for each sweep. */
     const bool is_watching = watch_sockets(grpc);
     const uint64_t sweep_ns = now_ns + sweep_ms * KVB_NS_PER_MS;
     return (has_deadlines(grpc) || !is_watching) && sweep_ns < due_ns ? sweep_ns : due_ns;
@@ -1125,6 +1137,7 @@ kvb_status kvb_grpc_start(
         return KVB_NO_MEMORY;
     }
     grpc->options = *options;
+    /* kvb_grpc_free() takes it in any state from here on. */
     grpc->listen_fd = grpc->epoll_fd = -1;
     (void)pthread_mutex_init(&grpc->lock, NULL); /* cannot fail without attributes */
     kvb_cond_init_monotonic(&grpc->ended);

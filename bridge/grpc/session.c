@@ -418,6 +418,7 @@ static void finish_request(struct kvb_grpc_session *session, struct kvb_grpc_str
         refuse_request(session, stream, status);
         return;
     }
+    /* From here on the call may be answered at any time, also before on_request() returns. */
     enter_stream_phase(session, stream, STREAM_WORK);
     gate->under_way++;
     status = gate->on_request(
@@ -520,6 +521,7 @@ static enum kvb_grpc_status take_talk_bytes(
             if (status != KVB_GRPC_OK) {
                 return status;
             }
+            /* Bytes that were only announced need no memory yet. */
             const size_t early =
                 stream->message_bytes < early_bytes ? stream->message_bytes : early_bytes;
             if (kvb_buf_reserve(&stream->message, early) != KVB_OK) {
@@ -563,6 +565,8 @@ static ssize_t read_pieces(
 
     while (stream->pieces && at < len) {
         struct piece *piece = stream->pieces;
+        /* The head and the prefix are sent before the piece's own bytes, and may be cut
+         * anywhere. */
         const bool is_head = piece->sent < piece->head_len;
         const uint8_t *from = is_head ? piece->head + piece->sent
                                       : piece->bytes.data + (piece->sent - piece->head_len);
@@ -599,6 +603,7 @@ static kvb_status wake_stream(struct kvb_grpc_stream *stream)
     int status = 0;
 
     session->has_news = true;
+    /* The first piece begins the answer; later ones wake a stream that ran dry. */
     if (!stream->has_response) {
         const nghttp2_nv headers[] = { make_nv(":status", "200"),
                                        make_nv("content-type", "application/grpc") };

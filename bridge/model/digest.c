@@ -35,6 +35,7 @@ static void subtract(struct kvb_hash128 *sum, struct kvb_hash128 item)
     const struct kvb_hash128 item = item_of(key, tier, block);
 
     add_hash_sum(&digest->total, item);
+    /* The bucket is chosen by the item itself, so both sides agree without a word. */
     add_hash_sum(&digest->buckets[item.low % kvb_digest_buckets], item);
 }
 

@@ -130,6 +130,7 @@ kvb_event_batch_add_text(struct kvb_event_batch *batch, kvb_span text, struct kv
     KVB_TRY(kvb_array_reserve(
         &batch->text, &batch->text_capacity, batch->text_len + text.len, 1,
         kvb_max_batch_text_bytes));
+    /* An empty text may have no data at all. */
     if (text.len > 0) {
         memcpy(batch->text + batch->text_len, text.data, text.len);
     }
@@ -153,6 +154,7 @@ static kvb_status copy_items(void *out_array, const void *items, size_t count, s
         return KVB_NO_MEMORY;
     }
     memcpy(copy, items, count * item_bytes);
+    /* The pointer is stored as bytes, because out_array points to a pointer of any type. */
     memcpy(out_array, &copy, sizeof copy);
     return KVB_OK;
 }
@@ -183,6 +185,7 @@ kvb_event_batch_copy(const struct kvb_event_batch *batch, struct kvb_event_batch
         kvb_event_batch_done(&copy);
         return status;
     }
+    /* A copy has no spare room. */
     copy.event_count = copy.event_capacity = batch->event_count;
     copy.hash_count = copy.hash_capacity = batch->hash_count;
     copy.token_count = copy.token_capacity = batch->token_count;

@@ -125,7 +125,7 @@ struct kvb_engine_event {
     bool is_of_connector;
     /* Not 0: the object is one shard of its block, and `group` is the number of the shard; the
      * block is held where one family has all its shards.  Its hash is that in the text of the key.
-     * See wire/engine/object_key.h. */
+     * See struct kvb_object_key in wire/engine/fields.h. */
     uint32_t family;
     uint32_t group;
     enum kvb_group_kind group_kind;

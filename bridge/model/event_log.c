@@ -110,6 +110,7 @@ static size_t span_of_oldest(const struct kvb_event_log *log)
 static void forget_oldest_event(struct kvb_event_log *log)
 {
     log->block_count -= span_of_oldest(log);
+    /* The range may begin with this event. */
     log->range_at += log->range_at == log->event_at;
     log->event_at++;
     log->event_count--;
@@ -149,6 +150,7 @@ static void move_blocks(struct kvb_event_log *log, kvb_block_hash *blocks, kvb_t
             memcpy(
                 tokens + next, log->tokens + event->block_at, event->block_count * sizeof *tokens);
         }
+        /* Unused blocks at the old end are left out. */
         event->block_at = (uint32_t)next;
         next += event->block_count;
     }
@@ -205,6 +207,7 @@ static kvb_status make_log_room(struct kvb_event_log *log, size_t blocks)
         log->blocks[at + i] = batch->blocks[event->block_at + i];
         log->tokens[at + i] = batch->tokens[event->block_at + i];
     }
+    /* From here on the event owns its blocks, and those left unused before them. */
     log->block_next = (at + event->block_count) & (log->block_capacity - 1);
     log->block_count += unused + event->block_count;
     log->event_count++;
@@ -214,9 +217,11 @@ void kvb_event_log_add_event(
     struct kvb_event_log *log, const struct kvb_router_batch *batch,
     const struct kvb_router_event *event)
 {
+    /* A jump of the event ids: what is older cannot be replayed without a hole. */
     if (log->next_id != 0 && event->event_id != log->next_id) {
         kvb_event_log_clear(log);
     }
+    /* An event that cannot be kept is a hole as well. */
     if (event->block_count > log->max_blocks || make_log_room(log, event->block_count) != KVB_OK) {
         kvb_event_log_clear(log);
         return;
@@ -303,6 +308,7 @@ size_t kvb_event_log_lend(
     size_t end = log->events[index].block_at;
     size_t lent = 0;
 
+    /* As long as neither ring wraps: what is lent is one piece. */
     while (lent < count && lent < left && log->events[index + lent].block_at == end) {
         end += log->events[index + lent++].block_count;
     }

@@ -86,6 +86,8 @@ find_label_place(const struct kvb_labels *labels, const char *name, size_t len, 
 
     *out_place = 0;
     for (size_t at = 0; kvb_labels_next(labels, &at, &label);) {
+        /* Names are ordered as texts: by their bytes, and a shorter one before its
+         * continuations. */
         const size_t common = len < label.name_len ? len : label.name_len;
         const int order = memcmp(label.pair, name, common);
         if (order == 0 && len == label.name_len) {
@@ -125,6 +127,7 @@ kvb_labels_add_pair(struct kvb_labels *labels, const char *pair, struct kvb_deta
             detail, "at most %d labels of %d bytes in all", kvb_max_labels, kvb_labels_bytes);
         return KVB_TOO_LARGE;
     }
+    /* Kept in order, so that equal sets are equal bytes. */
     memmove(labels->text + place + bytes, labels->text + place, labels->bytes - place);
     memcpy(labels->text + place, pair, bytes);
     labels->bytes = (uint16_t)(labels->bytes + bytes);

@@ -30,6 +30,7 @@ void kvb_load_sample_set(struct kvb_load_sample *sample, enum kvb_load_figure fi
     const uint64_t number = (uint64_t)value;
     const float share = (float)value;
 
+    /* The table knows offsets, not types. */
     if (kvb_load_fields[figure].is_ratio) {
         memcpy(at, &share, sizeof share);
     } else {

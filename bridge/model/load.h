@@ -83,7 +83,7 @@ struct kvb_load_sample {
     unsigned stats; /* bit 1 << kvb_load_figure for each value present; the others are 0 */
     bool has_rank;
     uint32_t dp_rank;
-    bool is_of_scheduler; /* from the scheduler's struct of 2026: wire/load/forward_pass.h */
+    bool is_of_scheduler; /* from the scheduler's struct of 2026: wire/load/engine_message.h */
 };
 
 /* Whether the value is in range: a count from 0 to 2^53, which a double represents exactly, or a

@@ -27,6 +27,7 @@ static bool is_number_there(const uint64_t *sorted, size_t count, uint64_t numbe
 bool kvb_selection_has_candidate(
     const struct kvb_selection *selection, uint64_t worker_id, const char *address)
 {
+    /* A request that names no candidates lets all of them through. */
     if (selection->worker_id_count == 0 && selection->address_count == 0) {
         return true;
     }

@@ -72,6 +72,7 @@ kvb_status kvb_replay_buffer_put(struct kvb_replay_buffer *buffer, uint64_t seq,
     if (payload.len > buffer->max_bytes) {
         return KVB_TOO_LARGE;
     }
+    /* The subtraction cannot wrap: a payload above max_bytes was refused. */
     while (buffer->count == buffer->capacity || buffer->bytes > buffer->max_bytes - payload.len) {
         drop_oldest(buffer);
     }

@@ -35,6 +35,7 @@ reserve_batch(struct kvb_router_batch *batch, size_t events, size_t blocks)
     if (batch_has_room(batch, events, blocks)) {
         return KVB_OK;
     }
+    /* Blocks and tokens grow one after the other: either may fail alone. */
     KVB_TRY(kvb_array_reserve(
         &batch->events, &batch->event_capacity, batch->event_count + events, sizeof *batch->events,
         kvb_max_router_events));

@@ -57,6 +57,7 @@ kvb_served_names_add(struct kvb_served_names *names, enum kvb_served_kind kind, 
     }
     if (names->count == kvb_max_served_names ||
         names->bytes + record_bytes + name.len > sizeof names->text) {
+        /* The count makes the list incomplete, so that no name is refused for not being in it. */
         names->left_out += names->left_out < UINT32_MAX;
         return KVB_TOO_LARGE;
     }

@@ -75,6 +75,7 @@ struct kvb_stream_key kvb_stream_table_key(const struct kvb_stream_table *table,
 kvb_status kvb_stream_table_find_key(
     const struct kvb_stream_table *table, const struct kvb_stream_key *key, uint32_t *out_number)
 {
+    /* Tables with the same key share the hash of an id. */
     return key->hash_key == table->hash_key ? find_hashed(table, key->hash, key->id, out_number)
                                             : kvb_stream_table_find(table, key->id, out_number);
 }
@@ -107,11 +108,13 @@ kvb_status kvb_stream_table_add(
     if (table->count >= table->max_streams) {
         return KVB_TOO_LARGE;
     }
+    /* Only a number that was never used needs another entry. */
     if (table->first_free == 0) {
         KVB_TRY(kvb_array_reserve(
             &table->entries, &table->capacity, table->limit + 1, sizeof *table->entries,
             table->max_streams));
     }
+    /* The last step that can fail comes before the number is drawn. */
     KVB_TRY(kvb_id_table_put(&table->numbers, hash, next_number(table)));
     const uint32_t number = draw_number(table);
     table->entries[number] = (struct kvb_stream_entry){ .id = *id, .hash = hash, .is_used = true };

@@ -38,6 +38,8 @@ bool kvb_worker_tokenize_is_valid(const char *url)
     if (len == 0) {
         return true;
     }
+    /* What is appended is a path, so query, fragment, login and a slash at the end would spoil
+     * it. */
     if (len > kvb_worker_address_bytes || !kvb_utf8_is_plain(url) || strcspn(url, " ?#@\\") < len ||
         url[len - 1] == '/') {
         return false;
@@ -62,6 +64,7 @@ static kvb_status settle_role(struct kvb_worker_facts *facts, struct kvb_detail 
         kvb_detail_set(detail, "role: differs from labels.role; give one of them");
         return KVB_BAD_INPUT;
     }
+    /* Another word is a label like any other, and no role that routing knows. */
     if (label && kvb_worker_role_find(label, &role) == KVB_OK) {
         facts->role = role;
     }
@@ -97,6 +100,7 @@ static bool has_role(const struct kvb_worker_facts *facts, const char *wanted)
     enum kvb_worker_role role = KVB_ROLE_NONE;
 
     if (kvb_worker_role_find(wanted, &role) != KVB_OK) {
+        /* A role of the operator's own. */
         const char *label = kvb_labels_find(&facts->labels, "role");
         return label && strcmp(label, wanted) == 0;
     }
