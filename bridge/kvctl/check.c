@@ -92,6 +92,7 @@ enum kvctl_exit kvctl_check(const struct kvctl_options *options)
             kvctl_say("%s: %s", options->file, kvb_status_name(status));
             return kvctl_failed;
         }
+        /* A tie goes to the first. */
         best = errors[i].count < errors[best].count ? i : best;
     }
     report(options, &kinds[best], &errors[best]);

@@ -74,6 +74,7 @@ static void show_lines(struct decoding *decoding, kvb_span text)
 
     kvb_buf_init(&payload, kvb_max_payload_bytes + 1); /* so that the decoder refuses it */
     while ((status = kvb_hex_line_take(&text, &line, &payload)) != KVB_NOT_FOUND) {
+        /* A line that is no hex counts as a message that cannot be read. */
         if (status == KVB_OK) {
             status = show_message(decoding, kvb_buf_span(&payload));
         }
@@ -125,6 +126,7 @@ enum kvctl_exit kvctl_decode(const struct kvctl_options *options)
         kvctl_say("%s", detail.text);
         return kvctl_failed;
     }
+    /* Hex may have many messages, one a line; a binary file is one message. */
     if (options->is_hex) {
         show_lines(&decoding, kvb_buf_span(&file));
     } else {

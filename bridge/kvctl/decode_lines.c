@@ -39,6 +39,7 @@ static kvb_status read_length(kvb_span text, size_t *out_length)
     size_t length = 0;
 
     for (size_t i = 0; i < text.len; i++) {
+        /* A length that does not fit is no length of this line. */
         if (!isdigit(text.data[i]) || __builtin_mul_overflow(length, 10, &length) ||
             __builtin_add_overflow(length, (size_t)(text.data[i] - '0'), &length)) {
             return KVB_BAD_INPUT;
@@ -61,6 +62,7 @@ static kvb_status read_hex_digits(kvb_span text, struct kvb_buf *out)
             return KVB_BAD_INPUT;
         }
         value = value << 4 | (unsigned)(isdigit(digit) ? digit - '0' : digit - 'a' + 10);
+        /* Both digits came: the one has moved past the byte. */
         if (value >= 0x100) {
             const uint8_t byte = (uint8_t)value;
             KVB_TRY(kvb_buf_append(out, &byte, 1));
@@ -76,16 +78,19 @@ static kvb_status read_line(kvb_span line, struct kvb_hex_line *out_line, struct
     size_t length = 0;
 
     *out_line = (struct kvb_hex_line){ .name = { 0 } };
+    /* No bar at all: hex digits alone. */
     if (first.len == line.len) {
         return read_hex_digits(line, out);
     }
     out_line->name = first;
     drop_taken_text(&line, first.len);
     const kvb_span second = first_part(line, '|');
+    /* One bar: NAME|HEX. */
     if (second.len == line.len) {
         return read_hex_digits(line, out);
     }
     drop_taken_text(&line, second.len);
+    /* Two bars: NAME|LENGTH|HEX, the form of the captures. */
     KVB_TRY(read_length(second, &length));
     KVB_TRY(read_hex_digits(line, out));
     return out->len == length ? KVB_OK : KVB_BAD_INPUT;
@@ -155,6 +160,7 @@ static void write_ref(
 static void write_group(struct kvb_json_writer *json, const struct kvb_engine_event *event)
 {
     const bool is_stored = event->kind == KVB_EVENT_STORED;
+    /* A removal names a group, whose kind the reader would have to remember. */
     const bool is_said = (is_stored && event->has_group) || event->group_kind != KVB_GROUP_FULL;
 
     write_u64(json, "group", event->has_group, event->group);
@@ -174,6 +180,7 @@ static void write_media(
         keys += batch->extras[event->extra_at + i].key_count;
     }
     kvb_json_write_pair_begin(json, "media", '[');
+    /* One list for each block, so that a place in it says which block. */
     for (uint32_t i = 0; keys > 0 && i < event->extra_count; i++) {
         const struct kvb_block_extra *extra = &batch->extras[event->extra_at + i];
         kvb_json_write_begin(json, '[');
@@ -205,6 +212,7 @@ static void write_tokens_hashes(
 
     kvb_json_write_pair_begin(json, "tokens_hashes", '[');
     for (uint32_t i = 0; event->token_count > 0 && i < event->hash_count; i++) {
+        /* No router can compute the name of such a block. */
         if (event->extra_count > 0 && batch->extras[event->extra_at + i].unmatchable) {
             kvb_json_write_null(json);
         } else {

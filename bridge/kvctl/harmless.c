@@ -47,6 +47,7 @@ void kvctl_put(FILE *out, const void *text, size_t len)
             }
             continue;
         }
+        /* First what stood harmless before it. */
         (void)fwrite(bytes + from, 1, at - from, out);
         (void)fprintf(out, "\\u%04x", point);
         at += control;

@@ -9,14 +9,6 @@
 
 /* kvctl: queries a kvaggregator and watches bridges.  The table of commands is at the end. */
 
-static uint64_t number_at(struct json_object *object, const char *name)
-{
-    uint64_t number = 0;
-
-    (void)kvb_json_number(kvb_json_member(object, name), UINT64_MAX, &number); /* absent: 0 */
-    return number;
-}
-
 /* Where nobody that was asked for is up, the table is empty. */
 static void print_down(struct json_object *rows)
 {
@@ -62,7 +54,7 @@ static void print_match(struct json_object *root)
     kvctl_text_at(root, "block_size", block_size, sizeof block_size);
     kvctl_print(stdout, "%s complete blocks of %s tokens", blocks, block_size);
     if (kvb_json_member(root, "prompt_tokens")) { /* the prompt was text */
-        kvctl_print(stdout, " in a prompt of %" PRIu64, number_at(root, "prompt_tokens"));
+        kvctl_print(stdout, " in a prompt of %" PRIu64, kvb_json_member_u64(root, "prompt_tokens"));
         print_unknown(root);
     }
     kvctl_print(stdout, "; DEVICE, HOST, DISK in tokens\n");
@@ -76,11 +68,12 @@ static void name_holders(struct json_object *rows, size_t count, struct json_obj
     char names[4096] = "nobody";
     size_t used = 0;
 
+    /* Two numbers and blanks need 34 bytes; a list that is longer is cut between two ranks. */
     for (size_t i = 0; i < count && used + 48 < sizeof names; i++) {
         struct json_object *row = json_object_array_get_idx(rows, i);
         used += (size_t)snprintf(
             names + used, sizeof names - used, "%s%" PRIu64 "/%" PRIu64, i > 0 ? " " : "",
-            number_at(row, "worker_id"), number_at(row, "dp_rank"));
+            kvb_json_member_u64(row, "worker_id"), kvb_json_member_u64(row, "dp_rank"));
     }
     json_object_object_add(out_row, "holders", json_object_new_string(names));
 }
@@ -108,15 +101,16 @@ static void print_match_blocks(struct json_object *root)
     };
     KVB_OWN(kvb_json_drop) struct json_object *ranges = json_object_new_array();
     struct json_object *workers = kvb_json_member(root, "workers");
-    const uint64_t blocks = number_at(root, "blocks");
-    const uint64_t size = number_at(root, "block_size");
+    const uint64_t blocks = kvb_json_member_u64(root, "blocks");
+    const uint64_t size = kvb_json_member_u64(root, "block_size");
     uint64_t from = 0;
 
     print_match(root);
     for (size_t count = kvb_json_list_len(workers); from < blocks; count--) {
         struct json_object *last = count > 0 ? json_object_array_get_idx(workers, count - 1) : NULL;
-        const uint64_t own_size = last ? number_at(last, "block_size") : 0; /* where it differs */
-        const uint64_t held = last ? number_at(last, "blocks") : blocks;
+        const uint64_t own_size =
+            last ? kvb_json_member_u64(last, "block_size") : 0; /* where it differs */
+        const uint64_t held = last ? kvb_json_member_u64(last, "blocks") : blocks;
         const uint64_t end = own_size > 0 && size > 0 ? held * own_size / size : held;
         if (end > from) {
             add_range(ranges, from, end, size);
@@ -147,7 +141,7 @@ static void print_route(struct json_object *root)
     char text[256];
 
     if (kvb_json_member(root, "prompt_tokens")) { /* the prompt was text */
-        kvctl_print(stdout, "prompt tokens %" PRIu64, number_at(root, "prompt_tokens"));
+        kvctl_print(stdout, "prompt tokens %" PRIu64, kvb_json_member_u64(root, "prompt_tokens"));
         print_unknown(root);
         kvctl_print(stdout, ", ");
     }
@@ -205,6 +199,7 @@ static struct json_object *audited_rows(struct json_object *streams)
         struct json_object *audit = kvb_json_member(row, "audit");
         const double promised = json_object_get_double(kvb_json_member(audit, "promised_tokens"));
         const double delivered = json_object_get_double(kvb_json_member(audit, "delivered_tokens"));
+        /* A share of nothing is no number. */
         if (audit && promised > 0) {
             json_object_object_add(
                 audit, "kept", json_object_new_double(100 * delivered / promised));
@@ -271,6 +266,7 @@ show_answer(void *context, const struct kvb_buf *answer, struct json_object **ou
     const struct showing *showing = context;
 
     if (showing->is_json) {
+        /* Before it is read: what cannot be read is worth seeing, too. */
         print_as_it_came(answer);
     }
     const enum kvctl_exit read = kvctl_read_answer(answer, out_root);
@@ -295,6 +291,7 @@ request_and_show(const struct kvctl_options *options, const struct kvctl_command
         kvctl_say("%s", detail.text[0] ? detail.text : kvb_status_name(status));
         return kvctl_usage;
     }
+    /* A prompt that is wrong is said before a server is dialled. */
     const enum kvctl_exit connected = kvctl_connect(options, NULL, &line);
     return connected == kvctl_ok
                ? kvctl_request_pages(

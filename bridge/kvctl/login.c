@@ -109,7 +109,6 @@ find_nats_context(const char *name, char *path, size_t size, struct kvb_detail *
     return KVB_OK;
 }
 
-/* The text of a member; "": it is missing or not a text. */
 static kvb_status append_percent_encoded(struct kvb_buf *out, const char *text)
 {
     static const char hex[] = "0123456789ABCDEF";
@@ -131,6 +130,7 @@ append_server(struct kvb_buf *out, const char *server, const char *user, const c
     const char *scheme_end = strstr(server, "://");
     const char *host = scheme_end ? scheme_end + 3 : server;
 
+    /* scheme://user:password@host */
     KVB_TRY(kvb_buf_append(out, server, (size_t)(host - server)));
     KVB_TRY(append_percent_encoded(out, user));
     if (password[0] != '\0') {
@@ -192,6 +192,7 @@ static kvb_status take_context_members(
     if (login->url[0] == '\0') {
         memcpy(login->url, KVCTL_DEFAULT_URL, sizeof KVCTL_DEFAULT_URL);
     }
+    /* A file with a secret must not be readable by everyone. */
     if (password[0] != '\0' || token[0] != '\0') {
         KVB_TRY(kvb_secret_file_check(path, KVB_FILE_PRIVATE, detail));
     }
@@ -232,5 +233,6 @@ kvb_status kvctl_login_make(
     KVB_TRY(
         options->context ? take_nats_context(options->context, out, detail)
                          : take_login_environment(out, detail));
+    /* Whatever set no URL leaves the default. */
     return set_text(out->url, sizeof out->url, KVCTL_DEFAULT_URL, "--nats", detail);
 }

@@ -196,6 +196,7 @@ static bool has_word(const char *words, const char *word)
     const size_t len = strlen(word);
 
     for (const char *at = strstr(words, word); at; at = strstr(at + 1, word)) {
+        /* A whole word, not the part of a longer one. */
         if ((at == words || at[-1] == ' ') && (at[len] == ' ' || at[len] == '\0')) {
             return true;
         }
@@ -256,6 +257,7 @@ static void print_option(const char *letter, const char *name, const char *value
     (void)snprintf(
         term, sizeof term, "  %s--%s%s%s", letter, name, value ? "=" : "", value ? value : "");
     printf("%-*s", help_column, term);
+    /* Further lines of the help stand below the first, in its column. */
     for (size_t len = strcspn(help, "\n"); *help; len = strcspn(help, "\n")) {
         printf("%.*s\n", (int)len, help);
         help += len + (help[len] == '\n');
@@ -287,6 +289,7 @@ static void print_overview(void)
     }
     printf("\n");
     for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
+        /* Rows of a group follow each other; groups may share a title. */
         if (groups[rows[i].group].title != title) {
             title = groups[rows[i].group].title;
             printf("\n %s\n", title);
@@ -404,6 +407,7 @@ static void print_completions_of_commands(void)
             }
         }
         printf("--help\"");
+        /* bash completes names of files itself. */
         if (command->argument && strstr(command->argument, "FILE")) {
             printf(" takes_file=yes");
         }
@@ -478,6 +482,7 @@ static uint64_t read_number(const struct option_row *row, const char *text, uint
 {
     uint64_t value = 0;
 
+    /* A sign, blanks or 1e3 are no decimal number. */
     if (!kvb_decimal_read(text, &value) || value > max) {
         refuse(
             NULL, "--%s: expected a number from 0 to %lu, got \"%s\"", row->name,
@@ -510,6 +515,7 @@ static void store(const struct option_row *row, const char *text, struct kvctl_o
         options->workers[options->worker_count++] = read_number(row, text, INT64_MAX);
         break;
     case option_rank:
+        /* Rank 0 is a rank, so it takes a flag to say that none was given. */
         options->has_rank = true;
         options->dp_rank = (uint32_t)read_number(row, text, UINT32_MAX);
         break;
@@ -587,6 +593,7 @@ read_options(int argc, char **argv, struct kvctl_options *options, bool is_given
     bool wants_help = false;
     int key = 0;
 
+    /* The long options of getopt are the rows of the table, so there is one list of them. */
     for (int i = 0; i < max_rows; i++) {
         longs[i + 2] =
             (struct option){ rows[i].name, rows[i].value ? required_argument : no_argument, NULL,
@@ -641,6 +648,7 @@ kvctl_options_read(int argc, char **argv, struct kvctl_options *out_options)
     if (out_options->file && argv[optind + 2]) {
         refuse(name, "one word too many: \"%s\"", argv[optind + 2]);
     }
+    /* Options may precede the command, so whether they are its own is known only now. */
     for (size_t i = 0; i < max_rows; i++) {
         if (is_given[i] && !groups[rows[i].group].is_common && !is_of(&rows[i], name)) {
             refuse(

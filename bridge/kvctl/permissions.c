@@ -58,6 +58,7 @@ read_bridge_permissions(const char *path, enum kvb_client_role role, struct kvb_
     kvb_bridge_subject_names(&config, &names);
     const kvb_status made =
         kvb_permissions_make(role, &names, kvb_bridge_permission_settings(&config), out);
+    /* The list has copies of the names. */
     kvb_bridge_config_done(&config);
     return report_made(made);
 }
@@ -116,6 +117,7 @@ static enum kvctl_exit make_by_names(
 {
     const char *name_space = options->name_space ? options->name_space : "dynamo";
     const char *component = options->component ? options->component : roles[role].component;
+    /* The names that daemons have by default. */
     const struct kvb_subject_names names = {
         .workers_namespace = name_space,
         .workers_component = component,
@@ -138,6 +140,7 @@ static enum kvctl_exit make_permissions(
     if (options->config) {
         return roles[role].read(options->config, role, out);
     }
+    /* Subjects of these roles depend on ids and settings that only a configuration has. */
     if (!roles[role].component) {
         kvctl_say(
             role == KVB_CLIENT_OPERATOR

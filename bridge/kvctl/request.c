@@ -60,6 +60,7 @@ wait_for_bus(struct kvb_bus *bus, struct kvctl_gate *gate, bool is_wanted, uint3
     bool is_late = false;
 
     pthread_mutex_lock(&gate->lock);
+    /* on_change() may be called for other changes, too. */
     while (kvb_bus_is_connected(bus) != is_wanted && !is_late) {
         is_late = pthread_cond_timedwait(&gate->changed, &gate->lock, &end) != 0;
     }
@@ -93,6 +94,7 @@ enum kvctl_exit kvctl_connect(
         status = kvb_bus_open(&bus_options, &bus, &detail);
     }
     (void)kvb_urls_show(login.url, shown, sizeof shown);
+    /* The bus has its own copy by now. */
     explicit_bzero(login.url, sizeof login.url);
     if (status != KVB_OK) {
         kvctl_say("%s", detail.text[0] ? detail.text : kvb_status_name(status));
@@ -184,6 +186,7 @@ kvb_status kvctl_request(
         status = send_query_once(line, subject, query, &taking, detail);
     }
     KVB_TRY(status);
+    /* The answer came, so another request would not help. */
     if (taking.status != KVB_OK) {
         kvb_detail_set(detail, "the answer does not fit: %s", kvb_status_name(taking.status));
     }
@@ -290,6 +293,7 @@ static bool write_next_query(struct json_object *page, struct kvb_buf *query)
     kvb_json_write_begin(&json, '{');
     for (size_t i = 0; i < KVB_COUNT_OF(places); i++) {
         struct json_object *place = kvb_json_member(page, places[i].said);
+        /* An answer that names no place is the last page. */
         if (place) {
             kvb_json_write_pair_u64(&json, places[i].member, json_object_get_uint64(place));
             has_next = true;
@@ -318,6 +322,7 @@ enum kvctl_exit kvctl_request_pages(
             return taken;
         }
         has_next = write_next_query(page, &next);
+        /* Only the first page is asked for with the caller's query. */
         query = kvb_buf_span(&next);
         kvctl_stay_with(&one, page);
     }
@@ -383,6 +388,7 @@ write_prompt_tokens(const char *text, struct kvb_json_writer *json, struct kvb_d
         char *end = NULL;
         errno = 0;
         const unsigned long token = strtoul(text, &end, 10);
+        /* A number that goes on as something else, such as 12a, is none. */
         const bool is_whole = *end == '\0' || strchr(between, *end);
         if (text[0] < '0' || text[0] > '9' || !is_whole || errno != 0 || token > UINT32_MAX) {
             const int len = (int)strcspn(text, between);
@@ -428,6 +434,7 @@ write_messages(kvb_span messages, struct kvb_json_writer *json, struct kvb_detai
         return status == KVB_NO_MEMORY ? status : KVB_BAD_INPUT;
     }
     kvb_json_write_key(json, "messages");
+    /* Not parsed and written anew: the engine's template may depend on every byte. */
     char *at = kvb_json_write_open(json, messages.len);
     if (at) {
         memcpy(at, messages.data, messages.len);
@@ -469,6 +476,7 @@ static kvb_status write_prompt(
     bool is_inline = false;
     const char *name = find_prompt(options, &given, &is_inline);
 
+    /* Whatever the form, it may come from a file or stdin. */
     if (!is_inline) {
         kvb_buf_init(&file, kvb_max_query_body_bytes);
         KVB_TRY(read_text_file(name, given, &file, detail));

@@ -13,6 +13,7 @@ static struct json_object *at_path(struct json_object *object, const char *path)
     char name[cell_bytes];
 
     while (object && *path) {
+        /* One name of the path at a time. */
         const size_t len = strcspn(path, ".");
         if (len >= sizeof name || !json_object_is_type(object, json_type_object)) {
             return NULL;
@@ -32,6 +33,7 @@ static void make_harmless(char *text)
 
     while (*text) {
         size_t control = kvctl_control_at(text, strlen(text), &point);
+        /* A harmless character stays: past its first byte, then past the rest. */
         text += control == 0;
         for (; control > 0; control--) {
             *text++ = '?';
@@ -57,6 +59,7 @@ static void value_text(struct json_object *value, char *text, size_t size)
         break;
     }
     make_harmless(text);
+    /* An empty cell would look like a column that is missing. */
     if (text[0] == '\0') {
         (void)snprintf(text, size, "-");
     }
@@ -103,6 +106,7 @@ void kvctl_print_table(
         fputs("(none)\n", out);
         return;
     }
+    /* A column is as wide as the widest of its title and its cells. */
     for (size_t i = 0; i < count; i++) {
         widths[i] = strlen(columns[i].title);
     }
@@ -157,6 +161,7 @@ walk_tree(FILE *out, struct json_object *value, char path[max_path_bytes], size_
         {
             (void)snprintf(path + len, max_path_bytes - len, "%s%s", len > 0 ? "." : "", name);
             walk_tree(out, member, path, width);
+            /* The path is one buffer for the whole walk: it shrinks again behind each member. */
             path[len] = '\0';
         }
         return;

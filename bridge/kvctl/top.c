@@ -116,10 +116,12 @@ static kvb_status ask_for_page(
         return KVB_AGAIN;
     }
     struct json_object *streams = kvb_json_member(page, "streams");
+    /* Rows outlive their page, so each is held. */
     for (size_t i = 0; i < kvb_json_list_len(streams); i++) {
         json_object_array_add(rows, json_object_get(json_object_array_get_idx(streams, i)));
     }
     *out_next = kvb_json_member_u64(page, "next");
+    /* Further pages come from the aggregator that gave the first. */
     kvctl_stay_with(line, page);
     return KVB_OK;
 }
@@ -134,6 +136,7 @@ static void sample(struct sampler *sampler)
     uint64_t from = 0;
     uint64_t next = 0;
 
+    /* A place that does not grow would be asked for without end. */
     do {
         from = next;
         next = 0;
@@ -142,6 +145,7 @@ static void sample(struct sampler *sampler)
     if (status != KVB_OK) {
         explain(line.options, status, &detail);
     }
+    /* The lock is held only to hand over: an answer may take long. */
     pthread_mutex_lock(&sampler->lock);
     sampler->trouble = (struct kvb_detail){ 0 };
     if (status != KVB_OK) {
@@ -172,6 +176,7 @@ static void *run_sampler(void *context)
         end.tv_sec += end.tv_nsec / (long)KVB_NS_PER_S;
         end.tv_nsec %= (long)KVB_NS_PER_S;
         pthread_mutex_lock(&sampler->lock);
+        /* The pause ends early when top does. */
         while (!sampler->is_stopping && !is_late) {
             is_late = pthread_cond_timedwait(&sampler->stopping, &sampler->lock, &end) != 0;
         }
@@ -270,6 +275,7 @@ static bool matches(const struct top *top, struct json_object *stream, const cha
         (void)snprintf(word, sizeof word, "%.*s", (int)len, filter);
         for (size_t c = 0; c < top->column_count && !is_found; c++) {
             cell_text(stream, top->columns[c].path, text);
+            /* Cells are compared as they are shown, so what is seen can be found. */
             is_found = is_searched(&top->columns[c]) && strcasestr(text, word);
         }
         if (!is_found) {
@@ -370,6 +376,7 @@ static void draw_head(const struct top *top)
     for (size_t i = 0; i < count; i++) {
         const char *state =
             kvb_json_member_text(json_object_array_get_idx(top->answer, i), "state");
+        /* A state that this version does not know is in no count. */
         for (int s = 0; s < KVB_STREAM_STATE_COUNT; s++) {
             states[s] += strcmp(state, kvb_stream_state_name((enum kvb_stream_state)s)) == 0;
         }
@@ -501,6 +508,7 @@ static void redraw(struct top *top)
     const size_t left = top->row_count - top->first;
     const size_t shown = left < top->page ? left : top->page;
 
+    /* Curses compares with what is on the screen, and sends only what differs. */
     (void)erase();
     draw_head(top);
     draw_trouble(top);
@@ -699,6 +707,7 @@ static void take_sample(struct top *top)
 
     (void)eventfd_read(sampler->wake_fd, &count); /* nothing there: the interval is over */
     pthread_mutex_lock(&sampler->lock);
+    /* Taken over, not copied: the sampler makes another one. */
     if (sampler->newest) {
         kvb_json_drop(&top->answer);
         top->answer = sampler->newest;
@@ -756,6 +765,7 @@ static enum kvctl_exit run_loop(struct top *top)
     } else if (!has_screen) {
         kvctl_say("top: curses knows no terminal as TERM names it: use `kvctl streams`");
     } else {
+        /* The first picture says that the answer is awaited. */
         take_sample(top);
         redraw(top);
         while (top->end == goes_on) {

@@ -136,6 +136,7 @@ static void show_watched_event(
     struct watch *watch, const struct kvb_router_event *event, const struct place *place)
 {
     kvb_buf_reset(&watch->line);
+    /* Into a buffer first, so that an event is printed as a whole or not at all. */
     const kvb_status status = (watch->options->is_json ? append_json : append_line)(
         &watch->batch, event, place, &watch->line);
     if (status != KVB_OK) {
@@ -184,6 +185,7 @@ static void show_events(struct watch *watch, const struct kvb_bus_message *messa
             kvb_status_name(status));
         return;
     }
+    /* One message may have several events, of which --count may want only some. */
     for (size_t i = 0; i < watch->batch.event_count && !is_full(watch); i++) {
         if (is_event_wanted(watch, &watch->batch.events[i])) {
             show_watched_event(watch, &watch->batch.events[i], &place);
@@ -222,6 +224,7 @@ static bool wait_for_end(struct watch *watch, struct kvb_bus *bus)
     while (!watch->is_done && !is_denied) {
         struct timespec until;
         clock_gettime(CLOCK_REALTIME, &until);
+        /* Looks once a second. */
         until.tv_sec++;
         (void)pthread_cond_timedwait(&watch->finished, &watch->lock, &until);
         is_denied = kvb_bus_is_denied(bus, is_of_subscription, NULL, &why);
@@ -245,6 +248,7 @@ watch_subject(const struct kvctl_line *line, const char *subject, struct watch *
         return kvctl_failed;
     }
     const bool has_ended = wait_for_end(watch, line->bus);
+    /* Asked before the subscription ends, which forgets it. */
     const uint64_t dropped = kvb_bus_dropped(subscription);
     kvb_bus_unsubscribe(subscription);
     if (dropped > 0) {
@@ -278,7 +282,7 @@ static kvb_status make_subject_of_all(const struct kvctl_options *options, char 
     return KVB_OK;
 }
 
-/* Events have two subjects; one subscription for both keeps them in order. */
+/* Events have several subjects; one subscription for all keeps them in order. */
 static kvb_status make_subject(const struct kvctl_options *options, char *out)
 {
     if (options->is_all) {

@@ -40,20 +40,15 @@ static kvb_status end_json_line(struct kvb_json_writer *json)
 /* Copies valid JSON; its line ends, which can only be between values, become spaces. */
 static void write_checked(struct kvb_json_writer *json, kvb_span text)
 {
-    const size_t at = json->out->len;
+    char *at = kvb_json_write_open(json, text.len);
 
-    if (json->status == KVB_OK) {
-        json->status = kvb_buf_append(json->out, text.data, text.len);
-    }
-    if (json->status != KVB_OK) {
+    if (!at) {
         return;
     }
-    for (size_t i = at; i < json->out->len; i++) {
-        if (json->out->data[i] < ' ') {
-            json->out->data[i] = ' ';
-        }
+    for (size_t i = 0; i < text.len; i++) {
+        *at++ = text.data[i] < ' ' ? ' ' : (char)text.data[i];
     }
-    json->is_after_value = true;
+    kvb_json_write_close(json, at);
 }
 
 static void write_event_blocks(
@@ -211,6 +206,7 @@ typedef kvb_status (*adder)(struct lines *lines);
 /* The part after namespace.N.component.C. ; NULL for a shorter subject. */
 static const char *tail_of(const char *subject)
 {
+    /* Four dots precede it. */
     for (int i = 0; i < 4 && subject; i++) {
         subject = strchr(subject, '.');
         subject = subject ? subject + 1 : NULL;
@@ -249,7 +245,9 @@ kvb_status kvb_watch_message_json(
     struct lines all = { .message = message, .max = max_lines, .batch = batch, .out = out };
     const size_t at = out->len;
 
+    /* The subject says the form; a peer may send anything on it. */
     kvb_status status = find_adder(message->subject)(&all);
+    /* Nothing of the message is in the line yet: a line says that it came. */
     if (status == KVB_BAD_INPUT || (status == KVB_TOO_LARGE && out->len == at)) {
         status = add_unreadable(&all, status);
     }

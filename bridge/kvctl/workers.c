@@ -76,6 +76,7 @@ static void keep_status(struct statuses *statuses, struct json_object *status)
            strcmp(kvb_json_member_text(statuses->bridges[at].status, "bridge_id"), id) != 0) {
         at++;
     }
+    /* At the end of the list without a match, and the list is full. */
     if (at == max_bridges) {
         statuses->refused++;
         kvb_json_drop(&status);
@@ -86,6 +87,7 @@ static void keep_status(struct statuses *statuses, struct json_object *status)
         statuses->count++;
         *bridge = (struct bridge_pages){ .streams = json_object_new_object() };
     }
+    /* A later status replaces the earlier one; streams are kept one by one. */
     kvb_json_drop(&bridge->status);
     bridge->status = status;
     keep_streams(bridge);
@@ -99,6 +101,7 @@ static void on_bridge_status(void *context, const struct kvb_bus_message *messag
                                       .containers = kvb_max_nats_payload_bytes,
                                       .values = kvb_max_nats_payload_bytes };
 
+    /* Parsing is under the lock too: main looks only twenty times a second. */
     (void)pthread_mutex_lock(&statuses->lock);
     if (kvb_json_parse(message->payload, &budget, &status) == KVB_OK) {
         keep_status(statuses, status);
@@ -140,6 +143,7 @@ static void await_statuses(struct statuses *statuses)
 
     for (;;) {
         const uint64_t waited_ms = (kvb_clock_monotonic_ns() - began_ns) / KVB_NS_PER_MS;
+        /* The limit depends on what has come, so it is asked for in each round. */
         const uint64_t limit_ms = wait_limit_ms(statuses);
         if (waited_ms >= limit_ms) {
             return;
@@ -165,6 +169,7 @@ static enum kvctl_exit gather_statuses(const struct kvctl_options *options, stru
         kvctl_say("--namespace, --component: 1 to 64 of A-Z a-z 0-9 _ -, or *");
         return kvctl_usage;
     }
+    /* A wrong name is said before a server is dialled. */
     const enum kvctl_exit connected = kvctl_connect(options, NULL, &line);
     if (connected != kvctl_ok) {
         return connected;
@@ -196,6 +201,7 @@ static void
 append_item(struct json_object *out, const struct bridge_pages *bridge, struct json_object *item)
 {
     if (json_object_is_type(item, json_type_object)) {
+        /* The item is of a status that ends with the command, so it may be changed. */
         json_object_object_add(
             item, "bridge_id", json_object_get(kvb_json_member(bridge->status, "bridge_id")));
         json_object_array_add(out, json_object_get(item));
