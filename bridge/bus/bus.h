@@ -46,6 +46,13 @@ struct kvb_bus_login {
     char inbox_prefix[kvb_inbox_prefix_bytes]; /* of reply subjects; "": _INBOX */
 };
 
+/* By default OpenSSL frees its tables in exit(), while a thread of nats.c or libcurl may still be
+ * ending a connection: that thread then locks a mutex that is gone, and the process crashes at its
+ * end.  After this call OpenSSL frees nothing at exit; the end of the process does.
+ *
+ * Call it first in main(), because the first use of OpenSSL decides.  Threads: no others yet. */
+void kvb_openssl_keep_at_exit(void);
+
 /* Checks that the options fit together, that each file can be read and has the right content, and
  * that files with secrets are private (core/secret_file.h).  Starts no thread.
  * KVB_BAD_CONFIG  *out_key is the name of one of them, detail says why

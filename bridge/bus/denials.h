@@ -35,8 +35,8 @@ struct kvb_denials {
     struct kvb_denial items[kvb_denials_kept];
     size_t count;
     struct kvb_denial other; /* a publish outside the contract; subject "": none */
-    uint64_t publishes;      /* number denied so far, like the next */
-    uint64_t subscriptions;
+    uint64_t publishes;      /* denied so far */
+    uint64_t subscriptions;  /* denied so far */
 };
 
 enum kvb_denial_update {

@@ -48,10 +48,10 @@ struct kvb_link_socket {
     natsConnection *nats; /* borrowed: the link's own, from before its dial has ended */
     int fd; /* owned: a duplicate of nats.c's, so it stays this connection; -1: not attached */
     pthread_mutex_t io;         /* held while nats.c reads, writes or closes */
-    struct kvb_fd_watch *watch; /* owned; used by the control thread only, like the next */
-    bool is_known;              /* it was looked at whether TLS arrives */
-    struct kvb_link *next;      /* in bus->attached; under the bus's lock */
-    _Atomic bool is_ending;     /* closed, or about to be */
+    struct kvb_fd_watch *watch; /* owned; used by the control thread only */
+    bool is_known; /* it was looked at whether TLS arrives; used by the control thread only */
+    struct kvb_link *next;  /* in bus->attached; under the bus's lock */
+    _Atomic bool is_ending; /* closed, or about to be */
 };
 
 /* One connection of nats.c, reference-counted. */
@@ -77,9 +77,9 @@ struct kvb_bus {
     char shown_url[256];                       /* without user and password, for logs */
     char *url;                                 /* owned */
     char *name;                                /* owned */
-    struct kvb_bus_login login;                /* used by the manager only, like the next two */
+    struct kvb_bus_login login;                /* used by the manager only */
     char inbox_prefix[kvb_inbox_prefix_bytes]; /* of the login; it does not change */
-    uint64_t login_print;             /* hash of the login and its files at the newest connection */
+    uint64_t login_print; /* of the login and its files at the newest connection; the manager's */
     struct kvb_bus_login *next_login; /* owned; the next dial takes it; under lock */
     uint64_t check_login_at_ns;       /* under lock */
     bool sends_at_once;
@@ -105,7 +105,7 @@ struct kvb_bus {
     uint64_t denied_publishes;     /* over all links */
     uint64_t denied_subscriptions; /* over all links */
     struct kvb_backoff pauses; /* of dials since the last connection; used by the manager only */
-    struct kvb_bus_reported reported; /* changed by the manager only, like the one above */
+    struct kvb_bus_reported reported; /* changed by the manager only */
     bool is_manager_running;
     bool is_stopping;
     bool is_silent; /* the watch gave the link up, and this is not logged yet */

@@ -1,7 +1,6 @@
 #include "bus/login.h"
 
 #include "bus/bus.h"
-#include "bus/certificate.h"
 #include "bus/contract.h"
 #include "bus/link.h"
 #include "bus/nkey.h"
@@ -11,11 +10,22 @@
 #include "core/own.h"
 #include "core/secret_file.h"
 
+#include <openssl/bio.h>
+#include <openssl/crypto.h>
+#include <openssl/err.h>
+#include <openssl/evp.h>
+#include <openssl/pem.h>
+#include <openssl/x509.h>
 #include <stdbool.h>
 #include <string.h>
 #include <sys/stat.h>
 
 enum { secret_bytes = 4096, max_secret_bytes = 2 * secret_bytes };
+
+void kvb_openssl_keep_at_exit(void)
+{
+    (void)OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, NULL); /* on failure: as by default */
+}
 
 /* ---- Checks without a server ---- */
 
@@ -194,20 +204,110 @@ static kvb_status check_nkey(const struct kvb_bus_login *login, struct kvb_detai
     return read_nkey(login->nkey_seed_file, public_key, detail);
 }
 
+/* ---- Certificates and keys, as PEM ---- */
+
+static void drop_bio(BIO **bio)
+{
+    (void)BIO_free(*bio); /* NULL is fine */
+}
+
+static void drop_certificate(X509 **certificate)
+{
+    X509_free(*certificate); /* NULL is fine */
+}
+
+static void drop_private_key(EVP_PKEY **key)
+{
+    EVP_PKEY_free(*key); /* NULL is fine */
+}
+
+/* Reads the first certificate of the file. */
+static kvb_status
+read_certificate(const char *path, X509 **out_certificate, struct kvb_detail *detail)
+{
+    KVB_TRY(kvb_secret_file_check(path, KVB_FILE_OF_ANYONE, detail));
+    KVB_OWN(drop_bio) BIO *bio = BIO_new_file(path, "r");
+    X509 *certificate = bio ? PEM_read_bio_X509(bio, NULL, NULL, NULL) : NULL;
+    if (!certificate) {
+        ERR_clear_error();
+        kvb_detail_set(detail, "%s contains no certificate in PEM", path);
+        return KVB_BAD_CONFIG;
+    }
+    *out_certificate = certificate;
+    return KVB_OK;
+}
+
+static kvb_status check_certificate_file(const char *path, struct kvb_detail *detail)
+{
+    KVB_OWN(drop_certificate) X509 *certificate = NULL;
+
+    return read_certificate(path, &certificate, detail);
+}
+
+/* Replaces OpenSSL's password callback, which would ask on the terminal. */
+static int refuse_password(char *out, int size, int is_for_writing, void *is_wanted)
+{
+    (void)is_for_writing;
+    if (size > 0) {
+        out[0] = '\0';
+    }
+    *(bool *)is_wanted = true;
+    return -1;
+}
+
+static kvb_status read_private_key(const char *path, EVP_PKEY **out_key, struct kvb_detail *detail)
+{
+    bool is_encrypted = false;
+
+    KVB_TRY(kvb_secret_file_check(path, KVB_FILE_PRIVATE, detail));
+    KVB_OWN(drop_bio) BIO *bio = BIO_new_file(path, "r");
+    EVP_PKEY *key = bio ? PEM_read_bio_PrivateKey(bio, NULL, refuse_password, &is_encrypted) : NULL;
+    if (key) {
+        *out_key = key;
+        return KVB_OK;
+    }
+    ERR_clear_error();
+    if (is_encrypted) {
+        kvb_detail_set(
+            detail,
+            "the key is encrypted, and nobody is asked for its password: openssl pkey -in %s -out "
+            "KEY",
+            path);
+    } else {
+        kvb_detail_set(detail, "%s contains no private key in PEM", path);
+    }
+    return KVB_BAD_CONFIG;
+}
+
+/* The key is not encrypted, and belongs to the certificate. */
+static kvb_status check_private_key(const struct kvb_bus_login *login, struct kvb_detail *detail)
+{
+    KVB_OWN(drop_certificate) X509 *certificate = NULL;
+    KVB_OWN(drop_private_key) EVP_PKEY *key = NULL;
+
+    KVB_TRY(read_private_key(login->key_file, &key, detail));
+    KVB_TRY(read_certificate(login->cert_file, &certificate, detail));
+    if (X509_check_private_key(certificate, key) != 1) {
+        ERR_clear_error();
+        kvb_detail_set(
+            detail, "%s is not the key of the certificate in %s", login->key_file,
+            login->cert_file);
+        return KVB_BAD_CONFIG;
+    }
+    return KVB_OK;
+}
+
 static kvb_status check_authority(const struct kvb_bus_login *login, struct kvb_detail *detail)
 {
-    return kvb_certificate_check(login->ca_file, detail);
+    return check_certificate_file(login->ca_file, detail);
 }
 
 static kvb_status check_certificate(const struct kvb_bus_login *login, struct kvb_detail *detail)
 {
-    return kvb_certificate_check(login->cert_file, detail);
+    return check_certificate_file(login->cert_file, detail);
 }
 
-static kvb_status check_private_key(const struct kvb_bus_login *login, struct kvb_detail *detail)
-{
-    return kvb_private_key_check(login->key_file, login->cert_file, detail);
-}
+/* ---- All of them ---- */
 
 /* The options that name files, each with the check of the file's content. */
 static const struct {

@@ -11,8 +11,55 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What the main functions of both daemons share: signals, notifications to the service
- * manager, and log lines of start and stop.  Threads: only the main thread. */
+/* What the main functions of both daemons share: the command line, signals, notifications to the
+ * service manager, and log lines of start and stop.  Threads: only the main thread. */
+
+/* ---- The command line ---- */
+
+/* Read before any other thread starts:
+ *
+ *     --config FILE  --check  --log-level LEVEL  --version  --help */
+
+/* What each daemon adds to the command line. */
+struct kvb_daemon_program {
+    const char *about;          /* one or two sentences for --help, then KVB_DAEMON_EXITS */
+    const char *default_config; /* the file to read when there is no --config */
+    const struct kvb_conf_table *(*keys)(void);
+};
+
+/* The text below the options in --help. */
+#define KVB_DAEMON_EXITS                                                                           \
+    "\vExit status: 0 ended by SIGTERM or SIGINT, 64 wrong usage, 70 could not start, 78 wrong "   \
+    "configuration: starting it again would not help."
+
+enum kvb_daemon_task {
+    KVB_DAEMON_RUN,
+    KVB_DAEMON_CHECK, /* read the configuration, print its errors, exit */
+    KVB_DAEMON_DONE   /* --help or --version has been answered: exit with 0 */
+};
+
+struct kvb_daemon_options {
+    enum kvb_daemon_task task;
+    const char *config_path; /* borrowed from argv or the program */
+    bool has_log_level;      /* --log-level replaces log.level of the file */
+    enum kvb_log_level log_level;
+};
+
+/* KVB_BAD_CONFIG: the error was printed on stderr; exit with kvb_daemon_exit_usage. */
+kvb_status kvb_daemon_options_parse(
+    const struct kvb_daemon_program *program, int argc, char **argv,
+    struct kvb_daemon_options *out_options);
+
+/* sysexits(3) */
+enum { kvb_daemon_exit_usage = 64, kvb_daemon_exit_failed = 70, kvb_daemon_exit_config = 78 };
+
+/* Decides whether to run, given the status of reading the configuration.  True: run.  False: exit
+ * with *out_exit; the errors were printed on stderr, or, for --check, "FILE: ok" on stdout. */
+bool kvb_daemon_options_settle(
+    const struct kvb_daemon_options *options, kvb_status status,
+    const struct kvb_conf_errors *errors, int *out_exit);
+
+/* ---- Signals, and what is logged ---- */
 
 /* Blocks the signals that the main thread waits for in kvb_daemon_wait_for_end().  Call it before
  * any thread starts, so that all threads inherit the mask.  SIGIO is for file_watch.h.  SIGPIPE is

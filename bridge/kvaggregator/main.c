@@ -1,7 +1,6 @@
-#include "bus/openssl_exit.h"
+#include "bus/bus.h"
 #include "core/log.h"
 #include "core/own.h"
-#include "daemon/options.h"
 #include "daemon/run.h"
 #include "kvaggregator/aggregator.h"
 #include "kvaggregator/config.h"

@@ -162,8 +162,7 @@ static kvb_status start_ingest_thread(struct kvb_bridge *bridge)
     KVB_TRY(kvb_poller_add_fd(
         bridge->ingest->poller, kvb_sync_owner, kvb_sync_responder_fd(&bridge->publisher->sync)));
     KVB_TRY(kvb_poller_add_fd(
-        bridge->ingest->poller, kvb_refresh_owner,
-        kvb_refresh_responder_fd(&bridge->refresh->responder)));
+        bridge->ingest->poller, kvb_refresh_owner, kvb_ring_fd(bridge->refresh->requests)));
     KVB_TRY(kvb_thread_start(&bridge->thread, kvb_bridge_run, bridge));
     atomic_store(&bridge->is_running, true);
     return KVB_OK;

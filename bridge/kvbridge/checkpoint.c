@@ -112,15 +112,6 @@ static void take_outcome(struct kvb_bridge *bridge, uint64_t now_ns)
     kvb_checkpoint_written(&all->maker, outcome);
 }
 
-static void note_pause(struct bridge_shown *shown, uint64_t began_ns)
-{
-    const double pause_s = (double)(kvb_clock_monotonic_ns() - began_ns) / 1e9;
-
-    if (pause_s > kvb_metric_get_real(&shown->metrics, kvb_bridge_checkpoint_pause)) {
-        kvb_metric_set_real(&shown->metrics, kvb_bridge_checkpoint_pause, pause_s);
-    }
-}
-
 static void save_part(struct kvb_bridge *bridge, uint64_t now_ns)
 {
     struct bridge_checkpoints *all = bridge->checkpoints;
@@ -154,7 +145,12 @@ void kvb_bridge_save(struct kvb_bridge *bridge)
     }
     save_part(bridge, now_ns);
     if (was_saving || kvb_bridge_is_saving(bridge->checkpoints)) {
-        note_pause(bridge->shown, now_ns);
+        /* Engines have waited for it: the longest of these pauses is shown. */
+        const double pause_s = (double)(kvb_clock_monotonic_ns() - now_ns) / 1e9;
+        struct kvb_metrics *metrics = &bridge->shown->metrics;
+        if (pause_s > kvb_metric_get_real(metrics, kvb_bridge_checkpoint_pause)) {
+            kvb_metric_set_real(metrics, kvb_bridge_checkpoint_pause, pause_s);
+        }
     }
 }
 
@@ -208,13 +204,6 @@ static void refuse(
     kvb_checkpoint_store_void(bridge->checkpoints->store, &rank->checkpoint_name);
 }
 
-static void take_restored(struct bridge_shown *shown, struct bridge_rank *rank, bool needs_epoch)
-{
-    kvb_bridge_count(shown, kvb_bridge_checkpoints_restored, 1);
-    kvb_checkpoint_restored(&rank->checkpoint, rank->served.stream);
-    kvb_serve_restored(&rank->served, needs_epoch, kvb_clock_monotonic_ns());
-}
-
 void kvb_bridge_restore_rank(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t home)
 {
     struct kvb_checkpoint_file file = { .fd = -1 };
@@ -235,22 +224,21 @@ void kvb_bridge_restore_rank(struct kvb_bridge *bridge, struct bridge_rank *rank
         status = kvb_stream_restore(rank->served.stream, &source, &needs_epoch, &refusal);
         kvb_checkpoint_file_close(&file);
     }
-    if (status == KVB_OK) {
-        take_restored(bridge->shown, rank, needs_epoch);
-    } else {
+    if (status != KVB_OK) {
         refuse(bridge, rank, &refusal);
+        return;
     }
+    kvb_bridge_count(bridge->shown, kvb_bridge_checkpoints_restored, 1);
+    kvb_checkpoint_restored(&rank->checkpoint, rank->served.stream);
+    kvb_serve_restored(&rank->served, needs_epoch, kvb_clock_monotonic_ns());
 }
 
 void kvb_bridge_drop_checkpoint(struct bridge_checkpoints *checkpoints, struct bridge_rank *rank)
 {
-    struct bridge_checkpoints *all = checkpoints;
-
-    if (!all->store) {
-        return;
+    if (checkpoints->store) {
+        kvb_checkpoint_forget(&checkpoints->maker, &rank->checkpoint);
+        kvb_checkpoint_store_void(checkpoints->store, &rank->checkpoint_name);
     }
-    kvb_checkpoint_forget(&all->maker, &rank->checkpoint);
-    kvb_checkpoint_store_void(all->store, &rank->checkpoint_name);
 }
 
 /* ---- Start, stop ---- */

@@ -158,26 +158,27 @@ static void end_file(struct kvb_checkpoint_store *store)
     }
 }
 
-static void work_store(struct kvb_checkpoint_store *store)
+/* Writes the part in the buffer, and gives the buffer back. */
+static void write_buffer(struct kvb_checkpoint_store *store)
 {
+    const bool is_last = store->parts & KVB_CHECKPOINT_LAST;
+
     if (store->parts & KVB_CHECKPOINT_FIRST) {
         begin_file(store);
     }
     write_checkpoint_part(store);
-    if (store->parts & KVB_CHECKPOINT_LAST) {
+    if (is_last) {
         end_file(store);
     }
-}
-
-static void hand_back(struct kvb_checkpoint_store *store)
-{
-    if (store->parts & KVB_CHECKPOINT_LAST) {
+    (void)pthread_mutex_lock(&store->lock);
+    if (is_last) {
         store->has_outcome = true;
         store->outcome = store->status;
         store->outcome_detail = store->detail;
     }
     store->is_full = false;
     (void)pthread_cond_broadcast(&store->changed);
+    (void)pthread_mutex_unlock(&store->lock);
 }
 
 static bool ends_with(const char *text, const char *end)
@@ -226,18 +227,16 @@ static void work_for_store(void *context)
 
     (void)pthread_mutex_lock(&store->lock);
     while (store->is_full || store->is_directory_changed) {
-        if (store->is_directory_changed) {
-            store->is_directory_changed = false;
-            (void)pthread_mutex_unlock(&store->lock);
-            (void)fsync(store->directory_fd); /* else a crash may undo the renames */
+        const bool is_directory_changed = store->is_directory_changed;
+        store->is_directory_changed = false;
+        (void)pthread_mutex_unlock(&store->lock);
+        if (is_directory_changed) { /* first: what is void must stay so after a crash */
+            (void)fsync(store->directory_fd);
             sweep_old_files(store);
-            (void)pthread_mutex_lock(&store->lock);
         } else {
-            (void)pthread_mutex_unlock(&store->lock);
-            work_store(store);
-            (void)pthread_mutex_lock(&store->lock);
-            hand_back(store);
+            write_buffer(store);
         }
+        (void)pthread_mutex_lock(&store->lock);
     }
     (void)pthread_mutex_unlock(&store->lock);
 }

@@ -18,10 +18,10 @@ struct bridge_rank;
 struct bridge_checkpoints {
     struct kvb_checkpoint_store *store; /* owned; NULL: no checkpoints */
     struct kvb_checkpoint_maker maker;
-    struct bridge_rank *rank; /* the rank whose checkpoint is being written */
+    struct bridge_rank *rank; /* borrowed: the rank whose checkpoint is being written */
     bool is_due;              /* a rank may need one */
-    bool is_stopping;
-    size_t next_rank;
+    bool is_stopping;         /* each changed stream gets a last one */
+    size_t next_rank;         /* where the search for such a rank continues */
     struct kvb_log_limit limit;
 };
 
@@ -39,7 +39,7 @@ void kvb_bridge_look_for_checkpoint(
 
 /* Called in every turn: writes a part of a checkpoint, if one is due. */
 void kvb_bridge_save(struct kvb_bridge *bridge);
-/* A checkpoint, or tokens, are being written. */
+/* A checkpoint is being written. */
 bool kvb_bridge_is_saving(const struct bridge_checkpoints *checkpoints);
 /* Called at the end: writes checkpoints of all changed streams. */
 void kvb_bridge_save_all(struct kvb_bridge *bridge);

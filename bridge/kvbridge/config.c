@@ -1,17 +1,48 @@
-#include "kvbridge/config_file.h"
+#include "kvbridge/config.h"
 
 #include "core/limits.h"
 #include "core/own.h"
 #include "core/utf8.h"
 #include "daemon/bearer_token.h"
+#include "daemon/service.h"
 #include "ingest/http/fetch.h"
 #include "kvbridge/checkpoint_store.h"
 #include "kvbridge/dns_list.h"
+#include "kvbridge/endpoint.h"
+#include "kvbridge/kube_access.h"
 
 #include <arpa/inet.h>
 #include <inttypes.h>
+#include <net/if.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- While the files are read ---- */
+
+enum { topic_bytes = 128 };
+
+/* A group of `workers`.  The spec borrows its texts from the file, and from this struct. */
+struct worker_group {
+    struct kvb_worker_spec spec;
+    uint64_t ids[kvb_max_ranks];
+    size_t id_count;
+    uint64_t drop_groups[kvb_max_drop_groups];
+    size_t drop_group_count;
+    struct kvb_worker_facts facts;
+    char made_discover[kvb_config_url_bytes]; /* of discover = "address" */
+    uint32_t events_port;                     /* of the defaults alone */
+    uint32_t replay_port;                     /* of the defaults alone */
+    uint32_t metrics_port;                    /* of the defaults alone */
+};
+
+struct bridge_file {
+    struct kvb_bridge_config config; /* must be first: rows have the offsets of its fields */
+    struct worker_group defaults;
+    struct worker_group *workers; /* owned */
+    size_t worker_count;
+};
+
+/* ---- Names of values ---- */
 
 /* "publish" means: as publish.hashes says. */
 static const char *worker_hashes_name(unsigned value)
@@ -42,7 +73,6 @@ static kvb_status take_published_label(void *names, const char *name, struct kvb
     return kvb_label_names_add(names, name, detail);
 }
 
-/* Takes "*", which stands for all namespaces, or a name as in RFC 1123. */
 static kvb_status take_format(void *field, const char *text, struct kvb_detail *detail)
 {
     unsigned *formats = field;
@@ -57,6 +87,7 @@ static kvb_status take_format(void *field, const char *text, struct kvb_detail *
     return KVB_BAD_CONFIG;
 }
 
+/* Takes "*", which stands for all namespaces, or a name as in RFC 1123. */
 static kvb_status take_namespace(void *field, const char *text, struct kvb_detail *detail)
 {
     struct kvb_kubernetes_namespaces *list = field;
@@ -81,7 +112,7 @@ static kvb_status take_namespace(void *field, const char *text, struct kvb_detai
 
 /* ---- The keys: path, type, default, range, field, help ----------------------------- */
 
-#define FIELD(field) KVB_CONF_FIELD(struct kvb_worker_group, field)
+#define FIELD(field) KVB_CONF_FIELD(struct worker_group, field)
 
 /* clang-format off */
 static const struct kvb_conf_key worker_keys[] = {
@@ -93,7 +124,7 @@ static const struct kvb_conf_key worker_keys[] = {
               "computed from the address and stays the same as long as the address does;\n"
               "/state shows it." },
     { "ids", KVB_CONF_U64S, NULL, 0, INT64_MAX, FIELD(ids),
-      .count_offset = offsetof(struct kvb_worker_group, id_count),
+      .count_offset = offsetof(struct worker_group, id_count),
       .scope = KVB_CONF_OF_A_GROUP,
       .help = "Instead of `id`, one id for each rank, for routers that do not know ranks:\n"
               "Dynamo up to 1.3 with json ignores ranks, or clears all ranks of a worker\n"
@@ -134,7 +165,7 @@ static const struct kvb_conf_key worker_keys[] = {
               "the ports." },
     { "ranks", KVB_CONF_U32, "1", 1, kvb_max_ranks, FIELD(spec.ranks),
       .help = "How many data-parallel ranks this bridge reads." },
-    { "topic", KVB_CONF_TEXT, "", 0, kvb_config_topic_bytes - 1, FIELD(spec.topic),
+    { "topic", KVB_CONF_TEXT, "", 0, topic_bytes - 1, FIELD(spec.topic),
       .help = "Take only messages whose topic begins with this text." },
     { "bind", KVB_CONF_BOOL, "false", 0, 0, FIELD(spec.bind),
       .scope = KVB_CONF_OF_A_GROUP,
@@ -163,7 +194,7 @@ static const struct kvb_conf_key worker_keys[] = {
               "shows speculation of an unknown method: UNVERIFIED(speculation)." },
     { "speculative_drop_groups", KVB_CONF_U64S, NULL, 0, kvb_max_drop_groups - 1,
       FIELD(drop_groups),
-      .count_offset = offsetof(struct kvb_worker_group, drop_group_count),
+      .count_offset = offsetof(struct worker_group, drop_group_count),
       .help = "In a model with several cache groups, the numbers (group_idx) of those that\n"
               "drop these blocks.  None: those of full attention, where the draft model\n"
               "is; all of them in a model of windows alone." },
@@ -219,7 +250,7 @@ static const struct kvb_conf_key worker_keys[] = {
     { "republish.replay", KVB_CONF_TEXT, "", 0, kvb_endpoint_bytes - 1, FIELD(spec.republish.replay),
       .scope = KVB_CONF_OF_A_GROUP,
       .help = "Where they ask for what they missed, in the same forms; empty: nowhere." },
-    { "republish.topic", KVB_CONF_TEXT, "", 0, kvb_config_topic_bytes - 1, FIELD(spec.republish.topic),
+    { "republish.topic", KVB_CONF_TEXT, "", 0, topic_bytes - 1, FIELD(spec.republish.topic),
       .scope = KVB_CONF_OF_A_GROUP,
       .help = "The topic of all its messages; empty: kv@HOST:PORT@MODEL, which llm-d reads." },
     { "republish.style", KVB_CONF_ENUM, "vllm", 0, KVB_REPUBLISH_STYLE_COUNT - 1,
@@ -273,7 +304,7 @@ static const struct kvb_conf_removed removed_of_worker[] = {
 };
 
 static const struct kvb_conf_table worker_table = { worker_keys, KVB_COUNT_OF(worker_keys),
-                                                    sizeof(struct kvb_worker_group),
+                                                    sizeof(struct worker_group),
                                                     removed_of_worker,
                                                     KVB_COUNT_OF(removed_of_worker) };
 
@@ -337,13 +368,13 @@ static const struct kvb_conf_key keys[] = {
       .help = "Names of the labels that are published, at most 16.  Empty: all labels of\n"
               "configured and registered workers, and no label of a pod." },
     { "defaults", KVB_CONF_DEFAULTS, .items = &worker_table,
-      .offset = offsetof(struct kvb_bridge_file, defaults),
+      .offset = offsetof(struct bridge_file, defaults),
       .help = "What a worker has that its source does not say: the groups of `workers`\n"
               "and of workers_file, members of the DNS name, pods, registrations.  Keys\n"
               "as in `workers`:" },
     { "workers", KVB_CONF_LIST, NULL, 0, kvb_max_workers, .items = &worker_table,
-      .offset = offsetof(struct kvb_bridge_file, workers),
-      .count_offset = offsetof(struct kvb_bridge_file, worker_count),
+      .offset = offsetof(struct bridge_file, workers),
+      .count_offset = offsetof(struct bridge_file, worker_count),
       .help = "One group for each engine.  SIGHUP reads the list again." },
     { "workers_file", KVB_CONF_STRING, "", 0, FIELD(workers_file),
       .help = "Path of a file that a program writes, with more workers: only a list named\n"
@@ -421,7 +452,7 @@ static const struct kvb_conf_key keys[] = {
 
 /* The list that workers_file contains. */
 struct generated_workers {
-    struct kvb_worker_group *items; /* owned */
+    struct worker_group *items; /* owned */
     size_t count;
 };
 
@@ -494,9 +525,8 @@ static const struct kvb_conf_removed removed[] = {
     { "discover", NO_NETWORKS },
 };
 
-static const struct kvb_conf_table table = { keys, KVB_COUNT_OF(keys),
-                                             sizeof(struct kvb_bridge_file), removed,
-                                             KVB_COUNT_OF(removed) };
+static const struct kvb_conf_table table = { keys, KVB_COUNT_OF(keys), sizeof(struct bridge_file),
+                                             removed, KVB_COUNT_OF(removed) };
 
 void kvb_bridge_config_done(struct kvb_bridge_config *config)
 {
@@ -521,7 +551,7 @@ const struct kvb_conf_table *kvb_bridge_config_keys(void)
 
 /* ---- Worker ids ------------------------------------------------------------------------ */
 
-enum { key_bytes = 64, place_bytes = kvb_config_path_bytes + 32 };
+enum { key_bytes = 64, place_bytes = kvb_config_path_bytes + 32, usual_refresh_s = 60 };
 
 static const char *worker_key_path(char text[key_bytes], size_t worker, const char *key)
 {
@@ -530,7 +560,7 @@ static const char *worker_key_path(char text[key_bytes], size_t worker, const ch
 }
 
 /* Runs before ids are compared, because a computed id may equal a configured one. */
-static void make_ids(struct kvb_bridge_file *file)
+static void make_ids(struct bridge_file *file)
 {
     for (size_t i = 0; i < file->worker_count; i++) {
         struct kvb_worker_spec *worker = &file->workers[i].spec;
@@ -563,7 +593,7 @@ static int compare_worker_ids(const void *one, const void *other)
 }
 
 static const char *
-id_key(char text[key_bytes], const struct kvb_bridge_file *file, const struct numbered *numbered)
+id_key(char text[key_bytes], const struct bridge_file *file, const struct numbered *numbered)
 {
     char key[key_bytes] = "id";
 
@@ -585,8 +615,8 @@ static const char *place_text(
     return text;
 }
 
-static void say_equal_ids(
-    struct kvb_conf *conf, const struct kvb_bridge_file *file, const struct numbered *pair)
+static void
+say_equal_ids(struct kvb_conf *conf, const struct bridge_file *file, const struct numbered *pair)
 {
     char first[key_bytes];
     char second[key_bytes];
@@ -615,7 +645,7 @@ check_id_count(struct kvb_conf *conf, const struct kvb_worker_spec *worker, size
     }
 }
 
-static size_t number_ids(const struct kvb_bridge_file *file, struct numbered *out)
+static size_t number_ids(const struct bridge_file *file, struct numbered *out)
 {
     size_t count = 0;
 
@@ -629,7 +659,7 @@ static size_t number_ids(const struct kvb_bridge_file *file, struct numbered *ou
     return count;
 }
 
-static kvb_status check_ids(struct kvb_conf *conf, const struct kvb_bridge_file *file)
+static kvb_status check_ids(struct kvb_conf *conf, const struct bridge_file *file)
 {
     struct numbered *ids =
         calloc(file->worker_count * kvb_max_ranks + 1, sizeof *ids); /* 3 MiB at most */
@@ -659,7 +689,7 @@ static const struct {
     size_t offset;
     bool is_per_rank;
     bool is_shared; /* several workers may name the same coordinator */
-    bool is_ours;   /* the bridge listens there: kvbridge/config_republish.c */
+    bool is_ours;   /* the bridge listens there: see check_republish() */
     bool may_bind;  /* it listens there if `bind` is true */
 } sockets[] = {
     { "events", offsetof(struct kvb_worker_spec, events), .is_per_rank = true, .may_bind = true },
@@ -818,7 +848,7 @@ static void claim_endpoint(
     add_claim(claims, &claim);
 }
 
-static kvb_status check_endpoints(struct kvb_conf *conf, const struct kvb_bridge_file *file)
+static kvb_status check_endpoints(struct kvb_conf *conf, const struct bridge_file *file)
 {
     const size_t max = file->worker_count * KVB_COUNT_OF(sockets);
     struct claims claims = { .conf = conf };
@@ -836,7 +866,7 @@ static kvb_status check_endpoints(struct kvb_conf *conf, const struct kvb_bridge
     return KVB_OK;
 }
 
-static void check_pages(struct kvb_conf *conf, const struct kvb_bridge_file *file)
+static void check_pages(struct kvb_conf *conf, const struct bridge_file *file)
 {
     struct kvb_detail detail = { .text = "" };
     char key[key_bytes];
@@ -897,7 +927,7 @@ static void check_discovered(
     }
 }
 
-static void check_discovery(struct kvb_conf *conf, const struct kvb_bridge_file *file)
+static void check_discovery(struct kvb_conf *conf, const struct bridge_file *file)
 {
     const struct kvb_worker_spec *defaults = &file->defaults.spec;
 
@@ -933,14 +963,14 @@ static bool is_at_address(
     return is_named;
 }
 
-static void settle_facts(struct kvb_conf *conf, struct kvb_bridge_file *file)
+static void settle_facts(struct kvb_conf *conf, struct bridge_file *file)
 {
     const struct kvb_label_names *published = &file->config.publish.labels;
     struct kvb_detail detail = { .text = "" };
     char key[key_bytes];
 
     for (size_t i = 0; i < file->worker_count; i++) {
-        struct kvb_worker_group *group = &file->workers[i];
+        struct worker_group *group = &file->workers[i];
         struct kvb_worker_facts *facts = &group->facts;
         if (!kvb_utf8_is_plain(facts->address)) {
             kvb_conf_error(
@@ -969,7 +999,7 @@ static void settle_facts(struct kvb_conf *conf, struct kvb_bridge_file *file)
     }
 }
 
-static void check_defaults(struct kvb_conf *conf, const struct kvb_worker_group *defaults)
+static void check_defaults(struct kvb_conf *conf, const struct worker_group *defaults)
 {
     if (defaults->spec.discover[0] != '\0' &&
         strcmp(defaults->spec.discover, KVB_AT_ADDRESS) != 0) {
@@ -981,6 +1011,252 @@ static void check_defaults(struct kvb_conf *conf, const struct kvb_worker_group 
         !kvb_worker_tokenize_is_valid(defaults->facts.tokenize)) {
         kvb_conf_error(
             conf, "defaults.tokenize", "expected \"" KVB_AT_ADDRESS "\", or a URL for all workers");
+    }
+}
+
+/* ---- Readers of P.kv_events ------------------------------------------------------------- */
+
+static bool publishes_json(const struct kvb_bridge_config *config)
+{
+    return kvb_formats_have(config->publish.formats, KVB_FORMAT_JSON);
+}
+
+bool kvb_bridge_config_refreshes(const struct kvb_bridge_config *config)
+{
+    return publishes_json(config) && config->publish.reannounce != KVB_REANNOUNCE_NEVER;
+}
+
+static void settle_refresh(struct kvb_conf *conf, struct kvb_bridge_config *config)
+{
+    const bool is_given = config->publish.refresh_s != UINT32_MAX;
+
+    if (kvb_bridge_config_refreshes(config)) {
+        config->publish.refresh_s = is_given ? config->publish.refresh_s : usual_refresh_s;
+        return;
+    }
+    if (is_given && config->publish.refresh_s > 0) {
+        kvb_conf_warning(
+            conf, "publish.refresh_s", "has no effect %s: readers request what they lack",
+            publishes_json(config) ? "with publish.reannounce = \"never\""
+                                   : "without \"json\" in publish.formats");
+    }
+    config->publish.refresh_s = 0;
+}
+
+static void
+check_shared_id(struct kvb_conf *conf, const struct kvb_worker_spec *worker, size_t number)
+{
+    char key[key_bytes];
+
+    if (worker->ranks > 1 && worker->ranks <= kvb_max_ranks && worker->id_count == 0) {
+        kvb_conf_warning(
+            conf, worker_key_path(key, number, "id"),
+            "%u ranks share it: routers that do not know ranks apply a removal from one rank to "
+            "all; `ids` gives each rank an id of its own",
+            worker->ranks);
+    }
+}
+
+/* A store has no device tier, so readers of that tier alone receive none of its blocks. */
+static void check_store(struct kvb_conf *conf, const struct kvb_worker_spec *worker, size_t number)
+{
+    char key[key_bytes];
+
+    if (kvb_worker_is_store(worker)) {
+        kvb_conf_warning(
+            conf, worker_key_path(key, number, worker->store ? "store" : "replay_request"),
+            "nothing of this store is published: json publishes only the device tier; set "
+            "publish.tiers = \"all\" if all readers know tiers, or publish.formats = "
+            "[\"protobuf\"]");
+    }
+}
+
+/* Reports settings with which readers of json would lose or misread events.  Sets publish.refresh_s
+ * when it is absent or has no effect. */
+static void settle_readers(struct kvb_conf *conf, struct bridge_file *file)
+{
+    struct kvb_bridge_config *config = &file->config;
+    const bool is_device_only = (kvb_published_lists(config) & 1U << KVB_TIER_HOST) == 0;
+
+    settle_refresh(conf, config);
+    for (size_t i = 0; i < file->worker_count && publishes_json(config); i++) {
+        check_shared_id(conf, &file->workers[i].spec, i);
+        if (is_device_only) {
+            check_store(conf, &file->workers[i].spec, i);
+        }
+    }
+}
+
+/* ---- republish ----------------------------------------------------------------------------- */
+
+static bool is_listen_host(kvb_span host, const char *text)
+{
+    return host.len == strlen(text) && memcmp(host.data, text, host.len) == 0;
+}
+
+/* Nobody outside this host can connect. */
+static bool is_private(const struct kvb_endpoint *endpoint)
+{
+    static const char loopback[] = "127.";
+    const kvb_span host = endpoint->place;
+
+    return endpoint->scheme != KVB_ENDPOINT_TCP || is_listen_host(host, "[::1]") ||
+           (host.len > strlen(loopback) && memcmp(host.data, loopback, strlen(loopback)) == 0);
+}
+
+/* An interface that this host lacks may come later, or be one of the host where the bridge runs. */
+static void report_host_name(struct kvb_conf *conf, const char *key, const struct kvb_endpoint *at)
+{
+    const int len =
+        (int)(at->place.len < kvb_endpoint_host_bytes ? at->place.len : kvb_endpoint_host_bytes);
+    const char *host = (const char *)at->place.data;
+
+    if (at->place.len >= IF_NAMESIZE || is_listen_host(at->place, "localhost")) {
+        kvb_conf_error(
+            conf, key, "%.*s is a name: a socket listens at an address, such as 127.0.0.1, or *",
+            len, host);
+    } else {
+        kvb_conf_warning(
+            conf, key,
+            "%.*s is neither an address nor a network interface of this host: nobody can connect "
+            "before it is one",
+            len, host);
+    }
+}
+
+/* An address that is none is reported with the other endpoints. */
+static void check_listener(struct kvb_conf *conf, const char *key, const char *text)
+{
+    struct kvb_endpoint endpoint;
+
+    if (text[0] == '\0' || kvb_endpoint_parse(text, &endpoint, NULL) != KVB_OK) {
+        return;
+    }
+    if (endpoint.scheme == KVB_ENDPOINT_INPROC) {
+        kvb_conf_error(conf, key, "inproc:// reaches no other process: use tcp:// or ipc://");
+    } else if (kvb_endpoint_is_host_name(&endpoint)) {
+        report_host_name(conf, key, &endpoint);
+    } else if (!is_private(&endpoint)) {
+        kvb_conf_warning(
+            conf, key,
+            "%.64s is not loopback: token ids of prompts leave this host, unencrypted; "
+            "listen at 127.0.0.1, or let only routers reach the port",
+            text);
+    }
+}
+
+static void
+check_republished(struct kvb_conf *conf, const struct kvb_worker_spec *worker, size_t number)
+{
+    char events[key_bytes];
+    char replay[key_bytes];
+    char topic[key_bytes];
+
+    (void)worker_key_path(events, number, "republish.events");
+    (void)worker_key_path(replay, number, "republish.replay");
+    (void)worker_key_path(topic, number, "republish.topic");
+    if (!kvb_worker_is_republished(worker)) {
+        if (worker->republish.replay[0] != '\0') {
+            kvb_conf_error(conf, events, "is missing: replay alone republishes nothing");
+        }
+        return;
+    }
+    if (kvb_worker_is_store(worker)) {
+        kvb_conf_error(
+            conf, events, "leave it out: a store's events have no tokens, which readers need");
+    }
+    check_listener(conf, events, worker->republish.events);
+    check_listener(conf, replay, worker->republish.replay);
+    if (worker->republish.topic[0] == '\0' && strchr(worker->model, '@')) {
+        kvb_conf_warning(
+            conf, topic,
+            "is kv@HOST:PORT@MODEL, and the model's name has an @: llm-d does not find the model");
+    }
+}
+
+static void check_republish(struct kvb_conf *conf, const struct bridge_file *file)
+{
+    size_t ranks = 0;
+
+    for (size_t i = 0; i < file->worker_count; i++) {
+        const struct kvb_worker_spec *worker = &file->workers[i].spec;
+        check_republished(conf, worker, i);
+        ranks += kvb_worker_is_republished(worker) ? worker->ranks : 0;
+    }
+    if (ranks > kvb_max_republished_ranks) {
+        kvb_conf_error(
+            conf, "workers", "republishes %zu ranks: at most %d in one bridge", ranks,
+            kvb_max_republished_ranks);
+    }
+}
+
+/* ---- kubernetes ---------------------------------------------------------------------------- */
+
+static void check_namespaces(struct kvb_conf *conf, const struct kvb_kubernetes_config *config)
+{
+    const struct kvb_kubernetes_namespaces *list = &config->namespaces;
+
+    for (size_t i = 0; i < list->count; i++) {
+        for (size_t other = 0; other < i; other++) {
+            if (strcmp(list->names[i], list->names[other]) == 0) {
+                kvb_conf_error(conf, "kubernetes.namespaces", "has a name twice: leave one out");
+            }
+        }
+        if (list->names[i][0] == '\0' && list->count > 1) {
+            kvb_conf_error(
+                conf, "kubernetes.namespaces",
+                "\"*\" stands for all namespaces: give it alone, or give names");
+        }
+    }
+}
+
+static void warn_of_kubeconfig(struct kvb_conf *conf, const struct kvb_detail *doubt)
+{
+    if (doubt->text[0] != '\0') {
+        kvb_conf_warning(conf, "kubernetes.kubeconfig", "%s", doubt->text);
+    }
+}
+
+static void check_kubeconfig(struct kvb_conf *conf, const struct kvb_kubernetes_config *config)
+{
+    struct kvb_detail detail = { .text = "" };
+    struct kvb_kube_doubts doubts = { .token = { .text = "" } };
+
+    if (config->kubeconfig[0] != '/') {
+        kvb_conf_error(
+            conf, "kubernetes.kubeconfig",
+            "begin it with /: it must not depend on where the daemon starts");
+    } else if (kvb_kube_access_check(config->kubeconfig, &doubts, &detail) != KVB_OK) {
+        kvb_conf_error(conf, "kubernetes.kubeconfig", "%s", detail.text);
+    }
+    warn_of_kubeconfig(conf, &doubts.token);
+    warn_of_kubeconfig(conf, &doubts.server);
+}
+
+static void settle_kubernetes(struct kvb_conf *conf, struct kvb_bridge_config *config)
+{
+    struct kvb_kubernetes_config *of = &config->kubernetes;
+
+    if (!of->is_on) {
+        return;
+    }
+    of->rules.events_port = config->defaults.events_port;
+    of->rules.replay_port = config->defaults.replay_port;
+    of->rules.metrics_port = config->defaults.metrics_port;
+    of->rules.ranks = config->defaults.spec->ranks;
+    of->rules.labels = config->publish.labels;
+    (void)snprintf(of->rules.model, sizeof of->rules.model, "%s", config->defaults.spec->model);
+    if (kvb_pod_rules_take_id(&of->rules, of->id_from) != KVB_OK) {
+        kvb_conf_error(conf, "kubernetes.id_from", "expected name, uid or label:KEY");
+    }
+    check_namespaces(conf, of);
+    if (of->kubeconfig[0] != '\0') {
+        check_kubeconfig(conf, of);
+    } else if (!secure_getenv("KUBERNETES_SERVICE_HOST")) { /* --check may run outside of the pod */
+        kvb_conf_warning(
+            conf, "kubernetes.kubeconfig",
+            "is not set, and this is not a pod (KUBERNETES_SERVICE_HOST is not set either): "
+            "outside a cluster give the path of a kubeconfig");
     }
 }
 
@@ -1008,7 +1284,7 @@ static void check_checkpoint(struct kvb_conf *conf, const struct kvb_bridge_conf
     }
 }
 
-static void check_token(struct kvb_conf *conf, const struct kvb_bridge_file *file)
+static void check_token(struct kvb_conf *conf, const struct bridge_file *file)
 {
     const struct kvb_bridge_config *config = &file->config;
     char token[kvb_bearer_token_bytes];
@@ -1027,7 +1303,7 @@ static void check_token(struct kvb_conf *conf, const struct kvb_bridge_file *fil
     }
 }
 
-static void check_streams(struct kvb_conf *conf, const struct kvb_bridge_file *file)
+static void check_streams(struct kvb_conf *conf, const struct bridge_file *file)
 {
     uint64_t streams = 0;
 
@@ -1041,7 +1317,7 @@ static void check_streams(struct kvb_conf *conf, const struct kvb_bridge_file *f
     }
 }
 
-static kvb_status check_bridge_config(struct kvb_conf *conf, const struct kvb_bridge_file *file)
+static kvb_status check_bridge_config(struct kvb_conf *conf, const struct bridge_file *file)
 {
     const struct kvb_bridge_config *config = &file->config;
 
@@ -1055,7 +1331,7 @@ static kvb_status check_bridge_config(struct kvb_conf *conf, const struct kvb_br
     check_streams(conf, file);
     check_discovery(conf, file);
     kvb_dns_list_check(conf, &config->dns, &config->defaults);
-    kvb_bridge_config_check_republish(conf, file);
+    check_republish(conf, file);
     check_pages(conf, file);
     KVB_TRY(check_ids(conf, file));
     return check_endpoints(conf, file);
@@ -1075,7 +1351,7 @@ static void drop_generated(struct generated_workers *generated)
 
 /* The workers of workers_file become the last ones of `workers`. */
 static kvb_status append_workers(
-    struct kvb_conf *conf, struct kvb_bridge_file *file, const struct generated_workers *generated)
+    struct kvb_conf *conf, struct bridge_file *file, const struct generated_workers *generated)
 {
     const size_t count = file->worker_count + generated->count;
 
@@ -1085,7 +1361,7 @@ static kvb_status append_workers(
             kvb_max_workers);
         return KVB_OK;
     }
-    struct kvb_worker_group *workers = realloc(file->workers, (count + 1) * sizeof *workers);
+    struct worker_group *workers = realloc(file->workers, (count + 1) * sizeof *workers);
     if (!workers) {
         return KVB_NO_MEMORY;
     }
@@ -1098,7 +1374,7 @@ static kvb_status append_workers(
 /* A file without the list `workers` is an error: it is unfinished, or the wrong file.  An empty
  * list is written as workers = (). */
 static kvb_status read_workers_file(
-    struct kvb_conf *conf, struct kvb_bridge_file *file, struct kvb_conf_errors *errors,
+    struct kvb_conf *conf, struct bridge_file *file, struct kvb_conf_errors *errors,
     struct kvb_conf **out_more)
 {
     KVB_OWN(drop_generated) struct generated_workers generated = { 0 };
@@ -1123,7 +1399,7 @@ static kvb_status read_workers_file(
 }
 
 /* The spec borrows what is in the group.  A group must not move afterwards. */
-static void attach(struct kvb_worker_group *group)
+static void attach(struct worker_group *group)
 {
     struct kvb_worker_spec *spec = &group->spec;
 
@@ -1139,7 +1415,7 @@ static void attach(struct kvb_worker_group *group)
     spec->facts = kvb_spec_facts_of(&group->facts);
 }
 
-static kvb_status settle_config(struct kvb_conf *conf, struct kvb_bridge_file *file)
+static kvb_status settle_config(struct kvb_conf *conf, struct bridge_file *file)
 {
     struct kvb_bridge_config *config = &file->config;
 
@@ -1157,13 +1433,13 @@ static kvb_status settle_config(struct kvb_conf *conf, struct kvb_bridge_file *f
     settle_facts(conf, file);
     check_defaults(conf, &file->defaults);
     make_ids(file); /* from the addresses */
-    kvb_bridge_config_settle_kubernetes(conf, config);
-    kvb_bridge_config_settle_readers(conf, file);
+    settle_kubernetes(conf, config);
+    settle_readers(conf, file);
     return check_bridge_config(conf, file);
 }
 
 /* Copies what is right, so that the files can be closed. */
-static kvb_status keep_workers(struct kvb_bridge_file *file, struct kvb_bridge_config *out_config)
+static kvb_status keep_workers(struct bridge_file *file, struct kvb_bridge_config *out_config)
 {
     struct kvb_bridge_config config = file->config;
 
@@ -1181,7 +1457,7 @@ static kvb_status keep_workers(struct kvb_bridge_file *file, struct kvb_bridge_c
     return KVB_OK;
 }
 
-static void drop_bridge_file(struct kvb_bridge_file *file)
+static void drop_bridge_file(struct bridge_file *file)
 {
     kvb_conf_done(&table, file);
 }
@@ -1191,7 +1467,7 @@ kvb_status kvb_bridge_config_read(
 {
     KVB_OWN(drop_bridge_conf) struct kvb_conf *conf = NULL;
     KVB_OWN(drop_bridge_conf) struct kvb_conf *more = NULL; /* workers_file */
-    KVB_OWN(drop_bridge_file) struct kvb_bridge_file file = { .worker_count = 0 };
+    KVB_OWN(drop_bridge_file) struct bridge_file file = { .worker_count = 0 };
 
     KVB_TRY(kvb_conf_open(path, errors, &conf));
     KVB_TRY(kvb_conf_read(conf, &table, &file));
@@ -1199,4 +1475,60 @@ kvb_status kvb_bridge_config_read(
     KVB_TRY(read_workers_file(conf, &file, errors, &more));
     KVB_TRY(settle_config(conf, &file));
     return errors->count > 0 ? KVB_BAD_CONFIG : keep_workers(&file, out_config);
+}
+
+/* ---- What follows from a configuration ------------------------------------------------------- */
+
+enum kvb_hashes
+kvb_worker_hashes(const struct kvb_bridge_config *config, const struct kvb_worker_spec *worker)
+{
+    return worker->hashes == KVB_WORKER_HASHES_AS_PUBLISHED ? config->publish.hashes
+                                                            : (enum kvb_hashes)(worker->hashes - 1);
+}
+
+static const unsigned all_lists = (1U << KVB_LIST_COUNT) - 1;
+
+/* A reader of json may not know tiers, and would apply a removal from the host to the device.  The
+ * window list has a subject to which such readers do not subscribe. */
+unsigned kvb_json_lists(const struct kvb_bridge_config *config)
+{
+    return config->publish.tiers == KVB_PUBLISH_ALL ? all_lists
+                                                    : 1U << KVB_LIST_WINDOW | 1U << KVB_TIER_DEVICE;
+}
+
+unsigned kvb_published_lists(const struct kvb_bridge_config *config)
+{
+    return kvb_formats_have(config->publish.formats, KVB_FORMAT_PROTOBUF) ? all_lists
+                                                                          : kvb_json_lists(config);
+}
+
+size_t kvb_republished_ranks(const struct kvb_bridge_config *config)
+{
+    size_t ranks = 0;
+
+    for (size_t i = 0; i < config->workers.count; i++) {
+        const struct kvb_worker_spec *worker = config->workers.items[i].spec;
+        ranks += kvb_worker_is_republished(worker) ? worker->ranks : 0;
+    }
+    return ranks;
+}
+
+void kvb_bridge_subject_names(const struct kvb_bridge_config *config, struct kvb_subject_names *out)
+{
+    *out = (struct kvb_subject_names){
+        .workers_namespace = config->publish.name_space,
+        .workers_component = config->publish.component,
+        .inbox_prefix = kvb_bus_login_inbox(&config->nats.login),
+        .inbox = "*",
+        .id = "*",
+    };
+    kvb_service_name_of(config->publish.name_space, config->publish.component, out->service);
+}
+
+unsigned kvb_bridge_permission_settings(const struct kvb_bridge_config *config)
+{
+    const unsigned formats = config->publish.formats;
+
+    return (kvb_formats_have(formats, KVB_FORMAT_JSON) ? KVB_SETTING_JSON : 0U) |
+           (kvb_formats_have(formats, KVB_FORMAT_PROTOBUF) ? KVB_SETTING_PROTOBUF : 0U);
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "bus/permissions.h"
 #include "core/conf.h"
 #include "core/limits.h"
 #include "core/status.h"
@@ -132,3 +133,13 @@ bool kvb_worker_defaults_are_same(
 
 /* All keys, for --help and the manual. */
 const struct kvb_conf_table *kvb_bridge_config_keys(void);
+
+/* ---- What a bridge uses of NATS, by its configuration ---- */
+
+/* Fills in all but what only a running process knows: inbox and id are "*".  The texts are those of
+ * the configuration, which has to outlive *out. */
+void kvb_bridge_subject_names(
+    const struct kvb_bridge_config *config, struct kvb_subject_names *out);
+
+/* Of enum kvb_permission_setting. */
+unsigned kvb_bridge_permission_settings(const struct kvb_bridge_config *config);

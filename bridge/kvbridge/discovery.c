@@ -84,9 +84,10 @@ struct kvb_discovery {
     struct kvb_event_sources sources; /* scratch space for one answer */
     struct target *given;             /* borrowed; the work reads this list while it runs */
 
-    /* Only the job uses the targets; it changes these two under the lock. */
-    struct target *targets[kvb_max_workers]; /* owned, by slot */
-    struct kvb_id_table by_id;               /* slots by source, id and number of the first rank */
+    /* Only the job uses the targets; it changes these three under the lock. */
+    struct target *targets[kvb_max_workers]; /* owned */
+    size_t target_count;
+    struct kvb_id_table by_id; /* their indices, by source, id and number of the first rank */
 
     pthread_mutex_t lock;
     /* New lists that kvb_discovery_set() left for the job. */
@@ -108,34 +109,27 @@ static uint32_t hash_of_target(uint32_t source, const struct kvb_worker_spec *sp
 
 static void free_discovery_target(struct target *target)
 {
-    if (target) {
-        kvb_fetch_cancel(target->fetch);
-        kvb_buf_done(&target->body);
-        kvb_buf_done(&target->info);
-        kvb_parts_done(&target->answer.parts);
-        kvb_worker_spec_unref(target->spec);
-        free(target);
-    }
+    kvb_fetch_cancel(target->fetch);
+    kvb_buf_done(&target->body);
+    kvb_buf_done(&target->info);
+    kvb_parts_done(&target->answer.parts);
+    kvb_worker_spec_unref(target->spec);
+    free(target);
 }
 
-/* KVB_TOO_LARGE: no slot is free yet. */
+/* KVB_TOO_LARGE: there are as many as there may be. */
 static kvb_status
 add_target(struct kvb_discovery *discovery, uint32_t source, struct kvb_worker_spec *spec)
 {
-    size_t slot = 0;
-
-    while (slot < kvb_max_workers && discovery->targets[slot]) {
-        slot++;
-    }
-    if (slot == kvb_max_workers) {
+    if (discovery->target_count == kvb_max_workers) {
         return KVB_TOO_LARGE;
     }
     struct target *target = calloc(1, sizeof *target);
     if (!target) {
         return KVB_NO_MEMORY;
     }
-    const kvb_status status =
-        kvb_id_table_put(&discovery->by_id, hash_of_target(source, spec), (uint32_t)slot);
+    const kvb_status status = kvb_id_table_put(
+        &discovery->by_id, hash_of_target(source, spec), (uint32_t)discovery->target_count);
     if (status != KVB_OK) {
         free(target);
         return status;
@@ -146,17 +140,25 @@ add_target(struct kvb_discovery *discovery, uint32_t source, struct kvb_worker_s
     target->is_due = true;
     kvb_buf_init(&target->body, kvb_max_event_sources_bytes);
     kvb_buf_init(&target->info, kvb_max_event_sources_bytes);
-    discovery->targets[slot] = target;
+    discovery->targets[discovery->target_count++] = target;
     return KVB_OK;
 }
 
-static void drop_target(struct kvb_discovery *discovery, size_t slot)
+/* The last target takes its index. */
+static void drop_target(struct kvb_discovery *discovery, size_t at)
 {
-    struct target *target = discovery->targets[slot];
+    struct target *target = discovery->targets[at];
+    const size_t last = --discovery->target_count;
+    struct target *moved = discovery->targets[last];
 
     kvb_id_table_remove(
-        &discovery->by_id, hash_of_target(target->source, target->spec), (uint32_t)slot);
-    discovery->targets[slot] = NULL;
+        &discovery->by_id, hash_of_target(target->source, target->spec), (uint32_t)at);
+    if (moved != target) {
+        const uint32_t hash = hash_of_target(moved->source, moved->spec);
+        kvb_id_table_remove(&discovery->by_id, hash, (uint32_t)last);
+        (void)kvb_id_table_put(&discovery->by_id, hash, (uint32_t)at); /* there is room */
+        discovery->targets[at] = moved;
+    }
     free_discovery_target(target);
 }
 
@@ -167,8 +169,8 @@ static struct target *find_target(
     const uint32_t hash = hash_of_target(source, spec);
     size_t at = kvb_id_table_start(&discovery->by_id, hash);
 
-    for (uint32_t slot; (slot = kvb_id_table_next(&discovery->by_id, hash, &at)) != KVB_NO_ID;) {
-        struct target *target = discovery->targets[slot];
+    for (uint32_t i; (i = kvb_id_table_next(&discovery->by_id, hash, &at)) != KVB_NO_ID;) {
+        struct target *target = discovery->targets[i];
         if (target->source == source && kvb_worker_specs_are_same(target->spec, spec)) {
             return target;
         }
@@ -192,14 +194,14 @@ static void say_full(struct kvb_discovery *discovery)
 static void
 drop_targets(struct kvb_discovery *discovery, uint32_t source, const struct kvb_worker_list *list)
 {
-    for (size_t slot = 0; slot < kvb_max_workers; slot++) {
-        const struct target *target = discovery->targets[slot];
-        if (!target || target->source != source) {
-            continue;
-        }
-        const struct kvb_listed_worker *listed = kvb_worker_list_find(list, target->spec);
-        if (!listed || !kvb_worker_specs_are_same(listed->spec, target->spec)) {
-            drop_target(discovery, slot);
+    for (size_t i = discovery->target_count;
+         i-- > 0;) { /* backwards: those after it were looked at */
+        const struct target *target = discovery->targets[i];
+        const struct kvb_listed_worker *listed =
+            target->source == source ? kvb_worker_list_find(list, target->spec) : NULL;
+        if (target->source == source &&
+            (!listed || !kvb_worker_specs_are_same(listed->spec, target->spec))) {
+            drop_target(discovery, i);
         }
     }
 }
@@ -461,22 +463,12 @@ static void end_answer(struct target *target)
     say_found(target, answer->hash, answer->ranks);
 }
 
-/* The work has ended. */
-static void end_answers(struct kvb_discovery *discovery)
-{
-    while (discovery->given) {
-        struct target *target = discovery->given;
-        discovery->given = target->next_given;
-        end_answer(target);
-    }
-}
-
 /* Gives all answers that are READY.  KVB_IO: the system has no thread for it, they stay so. */
 static kvb_status begin_to_give(struct kvb_discovery *discovery)
 {
-    for (size_t slot = 0; slot < kvb_max_workers; slot++) {
-        struct target *target = discovery->targets[slot];
-        if (target && target->answer.state == ANSWER_READY) {
+    for (size_t i = 0; i < discovery->target_count; i++) {
+        struct target *target = discovery->targets[i];
+        if (target->answer.state == ANSWER_READY) {
             target->answer.state = ANSWER_GIVEN;
             target->next_given = discovery->given;
             discovery->given = target;
@@ -555,30 +547,29 @@ static uint64_t look_at_target(struct target *target, uint64_t now_ns)
     return target->fetch ? UINT64_MAX : target->requests.next_ns;
 }
 
-static void take_target_lists(struct kvb_discovery *discovery)
-{
-    (void)pthread_mutex_lock(&discovery->lock);
-    for (uint32_t source = 0; source < discovery->options.sources; source++) {
-        take_target_list(discovery, source);
-    }
-    (void)pthread_mutex_unlock(&discovery->lock);
-}
-
 static uint64_t discovery_turn(void *context, uint64_t now_ns)
 {
     struct kvb_discovery *discovery = context;
     uint64_t due_ns = kvb_fetcher_work(discovery->fetcher, now_ns);
 
     if (!kvb_job_is_working(discovery->job)) { /* else its end brings another turn */
-        end_answers(discovery);
-        take_target_lists(discovery);
+        /* First the outcomes of the answers that were given: from then on targets may be freed. */
+        while (discovery->given) {
+            struct target *target = discovery->given;
+            discovery->given = target->next_given;
+            end_answer(target);
+        }
+        (void)pthread_mutex_lock(&discovery->lock);
+        for (uint32_t source = 0; source < discovery->options.sources; source++) {
+            take_target_list(discovery, source);
+        }
+        (void)pthread_mutex_unlock(&discovery->lock);
         if (begin_to_give(discovery) != KVB_OK) {
             due_ns = now_ns + retry_ns;
         }
     }
-    for (size_t slot = 0; slot < kvb_max_workers; slot++) {
-        struct target *target = discovery->targets[slot];
-        const uint64_t look_ns = target ? look_at_target(target, now_ns) : UINT64_MAX;
+    for (size_t i = 0; i < discovery->target_count; i++) {
+        const uint64_t look_ns = look_at_target(discovery->targets[i], now_ns);
         due_ns = look_ns < due_ns ? look_ns : due_ns;
     }
     return due_ns;
@@ -588,11 +579,9 @@ static void end_discovery(void *context)
 {
     struct kvb_discovery *discovery = context;
 
-    for (size_t slot = 0; slot < kvb_max_workers; slot++) {
-        if (discovery->targets[slot]) {
-            kvb_fetch_cancel(discovery->targets[slot]->fetch);
-            discovery->targets[slot]->fetch = NULL;
-        }
+    for (size_t i = 0; i < discovery->target_count; i++) {
+        kvb_fetch_cancel(discovery->targets[i]->fetch);
+        discovery->targets[i]->fetch = NULL;
     }
     kvb_fetcher_free(discovery->fetcher);
     discovery->fetcher = NULL;
@@ -644,8 +633,8 @@ void kvb_discovery_free(struct kvb_discovery *discovery)
         return;
     }
     kvb_discovery_stop(discovery);
-    for (size_t slot = 0; slot < kvb_max_workers; slot++) {
-        free_discovery_target(discovery->targets[slot]);
+    for (size_t i = 0; i < discovery->target_count; i++) {
+        free_discovery_target(discovery->targets[i]);
     }
     kvb_id_table_done(&discovery->by_id);
     for (size_t source = 0; source < kvb_discovery_max_sources; source++) {

@@ -186,7 +186,7 @@ uint64_t kvb_endpoint_range_hash(const struct kvb_endpoint_range *range)
 
 /* ---- Hosts ---- */
 
-static bool is_every_host(kvb_span host)
+bool kvb_endpoint_is_everywhere(kvb_span host)
 {
     static const char *const names[] = { "*", "0.0.0.0", "[::]", "::" };
 
@@ -205,8 +205,9 @@ bool kvb_endpoint_is_host_name(const struct kvb_endpoint *endpoint)
     struct in_addr address;
 
     (void)snprintf(text, sizeof text, "%.*s", (int)host.len, (const char *)host.data);
-    return endpoint->scheme == KVB_ENDPOINT_TCP && text[0] != '[' && !is_every_host(host) &&
-           inet_pton(AF_INET, text, &address) != 1 && if_nametoindex(text) == 0;
+    return endpoint->scheme == KVB_ENDPOINT_TCP && text[0] != '[' &&
+           !kvb_endpoint_is_everywhere(host) && inet_pton(AF_INET, text, &address) != 1 &&
+           if_nametoindex(text) == 0;
 }
 
 kvb_span kvb_endpoint_host_of_url(const char *url)
@@ -233,7 +234,7 @@ kvb_status kvb_endpoint_at_host(const char *text, kvb_span host, char out_text[k
     int len = 0;
 
     KVB_TRY(kvb_endpoint_parse(text, &endpoint, NULL));
-    if (endpoint.scheme == KVB_ENDPOINT_TCP && is_every_host(endpoint.place)) {
+    if (endpoint.scheme == KVB_ENDPOINT_TCP && kvb_endpoint_is_everywhere(endpoint.place)) {
         len = snprintf(
             copy, sizeof copy, "tcp://%.*s:%u", (int)host.len, (const char *)host.data,
             endpoint.port);

@@ -41,6 +41,8 @@ bool kvb_endpoint_is_host_name(const struct kvb_endpoint *endpoint);
 /* The host of "http://host:8000/path"; borrowed; empty for an invalid URL. */
 kvb_span kvb_endpoint_host_of_url(const char *url);
 bool kvb_endpoint_is_this_host(kvb_span host);
+/* The host of a socket that listens at all interfaces: *, 0.0.0.0, [::]. */
+bool kvb_endpoint_is_everywhere(kvb_span host);
 
 /* Writes the endpoint; a host that means all interfaces (*, 0.0.0.0, [::]) is replaced by `host`.
  * KVB_BAD_CONFIG  text is not an endpoint, or the result is too long */

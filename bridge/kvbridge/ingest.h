@@ -38,11 +38,11 @@ struct bridge_received {
     struct kvb_source_batch batches[kvb_source_run]; /* borrowed from their source */
     size_t count;
     size_t next; /* the next to be applied */
-    /* Of that one and the one after it, decoded. */
+    /* Of that one and the one after it, decoded: even numbers in the first. */
     struct kvb_stream_input inputs[2];
 };
 
-/* The poller's numbers: ranks take the lowest free one, then loads, then descriptors. */
+/* The poller's numbers: of ranks, loads, descriptors, and readers of republished events. */
 enum {
     kvb_first_load_owner = kvb_max_streams,
     kvb_first_fd_owner = kvb_first_load_owner + kvb_max_workers,
@@ -54,31 +54,43 @@ enum {
     kvb_bridge_owners = kvb_first_republish_owner + kvb_max_republished_ranks
 };
 
+/* Those that are given out and come back. */
+enum bridge_owner_kind {
+    bridge_owner_rank,
+    bridge_owner_load,
+    bridge_owner_readers,
+    bridge_owner_kinds
+};
+
 /* From the engines' sockets to the steps of their streams.  Only the ingest thread uses it. */
 struct bridge_ingest {
-    struct kvb_resolver *resolver; /* owned; the next four too */
-    struct kvb_zmq *zmq;
-    struct kvb_poller *poller;
-    struct kvb_scraper *scraper; /* NULL: no worker has a metrics page */
-    void **owners;               /* for each number its rank or load, borrowed; NULL: free */
-    uint64_t page_keys;          /* keys of pages that were given so far */
-    struct kvb_coordinator_update coordinator_update; /* scratch space for decoding; the next too */
-    struct kvb_event_batch batches[2];
-    struct bridge_run run; /* the current run */
+    struct kvb_resolver *resolver; /* owned */
+    struct kvb_zmq *zmq;           /* owned */
+    struct kvb_poller *poller;     /* owned */
+    struct kvb_scraper *scraper;   /* owned; NULL: no worker has a metrics page */
+    void **owners; /* owned; for each number its rank or load, borrowed; NULL: free */
+    size_t maybe_free[bridge_owner_kinds];            /* of each kind: no lower number is free */
+    uint64_t page_keys;                               /* keys of pages that were given so far */
+    struct kvb_coordinator_update coordinator_update; /* scratch space for decoding */
+    struct kvb_event_batch batches[2];                /* scratch space for decoding */
+    struct bridge_run run;                            /* the current run */
     struct bridge_received received;
     struct kvb_server server;
     struct kvb_log_backoff files_log;
 };
 
+/* ---- kvbridge/ranks.c: numbers of the poller ---- */
+
+/* Gives the owner the lowest free number of this kind.  KVB_TOO_LARGE: all are taken. */
+kvb_status kvb_bridge_take_owner(
+    struct bridge_ingest *ingest, enum bridge_owner_kind kind, void *whose, size_t *out_owner);
+void kvb_bridge_give_back_owner(
+    struct bridge_ingest *ingest, enum bridge_owner_kind kind, size_t owner);
+
 /* ---- kvbridge/loop.c ---- */
 
 /* The ingest thread. */
 void *kvb_bridge_run(void *context);
-
-/* ---- kvbridge/turn.c: what stream/serve.h says is done ---- */
-
-/* True: there is more to do at once. */
-bool kvb_bridge_take_turn(struct kvb_bridge *bridge, uint64_t now_ns);
 
 /* Publishes that all published blocks of the rank are void, between two turns: the rank is removed,
  * or the bridge stops. */

@@ -22,8 +22,8 @@ static const uint64_t renew_ns = 60 * KVB_NS_PER_S;    /* token and kubeconfig a
 static const uint64_t unopened_ns = 30 * KVB_NS_PER_S; /* the limit for a watch without an answer */
 static const uint64_t gather_ns = 50 * KVB_NS_PER_MS;  /* changes are gathered into one list */
 static const uint64_t longest_gather_ns = 5 * KVB_NS_PER_S;
-static const uint64_t retry_ns =
-    10 * KVB_NS_PER_S; /* a list of which a part was not taken is given again */
+/* A list of which a part was not taken is given again. */
+static const uint64_t retry_ns = 10 * KVB_NS_PER_S;
 
 enum {
     list_timeout_ms = 60000,
@@ -521,59 +521,38 @@ static void take_verdicts(struct kvb_pods *pods, const enum kvb_verdict *verdict
     }
 }
 
-/* A list of workers for the bridge. */
-struct pod_offer {
-    struct kvb_worker_list workers;
-    enum kvb_verdict *verdicts; /* owned; the bridge's, for each worker */
-};
-
-static void pod_offer_done(struct pod_offer *offer)
+static void drop_verdicts(enum kvb_verdict **verdicts)
 {
-    kvb_worker_list_done(&offer->workers);
-    free(offer->verdicts);
+    free(*verdicts);
 }
 
-static kvb_status make_pod_offer(const struct kvb_kubernetes *kubernetes, struct pod_offer *offer)
-{
-    const struct kvb_pods *pods = &kubernetes->pods;
-
-    offer->verdicts = calloc(pods->count + 1, sizeof *offer->verdicts);
-    if (!offer->verdicts) {
-        return KVB_NO_MEMORY;
-    }
-    for (size_t i = 0; i < pods->count; i++) {
-        if (pods->pods[i]->verdict == KVB_POD_TAKEN) {
-            KVB_TRY(
-                kvb_kubernetes_add(kubernetes->options.defaults, pods->pods[i], &offer->workers));
-        }
-    }
-    return KVB_OK;
-}
-
-static kvb_status give_pod_offer(struct kvb_kubernetes *kubernetes, struct pod_offer *offer)
+/* Gives the bridge the list of the pods that are workers. */
+static kvb_status offer_list(struct kvb_kubernetes *kubernetes)
 {
     const struct kvb_kubernetes_options *options = &kubernetes->options;
+    struct kvb_pods *pods = &kubernetes->pods;
     struct kvb_membership_result answer = { 0 };
+    KVB_OWN(kvb_worker_list_done) struct kvb_worker_list workers = { 0 };
+    KVB_OWN(drop_verdicts)
+    enum kvb_verdict *verdicts = calloc(pods->count + 1, sizeof *verdicts);
 
-    KVB_TRY(kvb_pods_settle(&kubernetes->pods));
-    KVB_TRY(make_pod_offer(kubernetes, offer));
-    const kvb_status status =
-        options->take(options->context, &offer->workers, offer->verdicts, &answer);
+    if (!verdicts) {
+        return KVB_NO_MEMORY;
+    }
+    /* Of pods with one id or address only one is offered: the bridge would refuse the others. */
+    KVB_TRY(kvb_pods_settle(pods));
+    for (size_t i = 0; i < pods->count; i++) {
+        if (pods->pods[i]->verdict == KVB_POD_TAKEN) {
+            KVB_TRY(kvb_kubernetes_add(options->defaults, pods->pods[i], &workers));
+        }
+    }
+    const kvb_status status = options->take(options->context, &workers, verdicts, &answer);
     kubernetes->not_taken = answer.why;
     if (status != KVB_OK && status != KVB_IO) {
         return status;
     }
-    take_verdicts(&kubernetes->pods, offer->verdicts);
+    take_verdicts(pods, verdicts);
     return answer.left_out + answer.failed > 0 ? KVB_AGAIN : KVB_OK;
-}
-
-static kvb_status offer_list(struct kvb_kubernetes *kubernetes)
-{
-    struct pod_offer offer = { 0 };
-    const kvb_status status = give_pod_offer(kubernetes, &offer);
-
-    pod_offer_done(&offer);
-    return status;
 }
 
 /* Logs each pod that should be a worker and is not, once for each reason. */

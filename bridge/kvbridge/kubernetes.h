@@ -27,12 +27,12 @@ struct kvb_kubernetes;
 struct kvb_resolver;
 
 struct kvb_kubernetes_options {
-    const struct kvb_kubernetes_config *config; /* borrowed; all fields below too */
-    const struct kvb_worker_defaults *defaults; /* what a pod does not say */
-    struct kvb_log *log;
-    struct kvb_resolver *resolver;
-    struct kvb_metrics *metrics; /* defined in kvbridge/metrics.h */
-    kvb_take_list *take;         /* gives the bridge the list of pods */
+    const struct kvb_kubernetes_config *config; /* borrowed */
+    const struct kvb_worker_defaults *defaults; /* borrowed; what a pod does not say */
+    struct kvb_log *log;                        /* borrowed */
+    struct kvb_resolver *resolver;              /* borrowed */
+    struct kvb_metrics *metrics;                /* borrowed; of kvbridge/metrics.h */
+    kvb_take_list *take;                        /* gives the bridge the list of pods */
     void *context;
 };
 
@@ -72,9 +72,9 @@ struct kvb_kubernetes_status {
     uint64_t away_ns;      /* since when, monotonic; 0: it is reachable */
     struct kvb_detail why; /* why it is away, or why part of the newest list was not taken; "" */
     size_t counts[KVB_POD_STATE_COUNT];
-    uint64_t
-        refused[KVB_POD_REFUSAL_COUNT]; /* objects since the start; KVB_POD_CEILING: pods now */
-    struct kvb_detail refused_why;      /* reason of the newest refusal; "": none */
+    /* Objects since the start; KVB_POD_CEILING: pods now. */
+    uint64_t refused[KVB_POD_REFUSAL_COUNT];
+    struct kvb_detail refused_why; /* reason of the newest refusal; "": none */
     size_t shown_count;
     struct kvb_pod_shown shown[kvb_max_pods_shown]; /* pods that are not taken; the first by name */
 };

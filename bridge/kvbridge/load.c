@@ -139,8 +139,8 @@ connect_source(struct bridge_load *load, enum kvb_load_source_kind kind, uint64_
     const char *why = NULL; /* why its host name is not resolved */
 
     if (source) {
-        (void)kvb_load_source_connect(
-            source, now_ns, &why); /* on failure it is tried again later */
+        /* On failure it is tried again later. */
+        (void)kvb_load_source_connect(source, now_ns, &why);
     }
     if (why) {
         kvb_detail_set(&load->feeds[kind].why, "%s", why);
@@ -154,8 +154,8 @@ static void renew(struct bridge_load *load, enum kvb_load_source_kind kind, uint
     struct kvb_load_source *source = source_of(load, kind);
 
     if (source && kvb_backoff_is_due(&feed->renewals, now_ns)) {
-        (void)kvb_backoff_fail(
-            &feed->renewals, &between_renewals, now_ns); /* until a sample comes */
+        /* Until a sample comes, which ends the back-off. */
+        (void)kvb_backoff_fail(&feed->renewals, &between_renewals, now_ns);
         (void)kvb_load_source_renew(source, now_ns);
     }
 }
@@ -597,13 +597,6 @@ static uint64_t next_page_key(struct bridge_ingest *ingest, const struct bridge_
     return ++ingest->page_keys * kvb_bridge_owners + load->owner;
 }
 
-static struct bridge_load *load_of_key(const struct bridge_ingest *ingest, uint64_t key)
-{
-    struct bridge_load *load = ingest->owners[key % kvb_bridge_owners];
-
-    return load && (load->scrape_key == key || load->models_key == key) ? load : NULL;
-}
-
 void kvb_bridge_take_pages(struct kvb_bridge *bridge, uint64_t now_ns)
 {
     struct kvb_scrape_result *result = NULL;
@@ -612,12 +605,12 @@ void kvb_bridge_take_pages(struct kvb_bridge *bridge, uint64_t now_ns)
         return;
     }
     while (kvb_scraper_take(bridge->ingest->scraper, &result) == KVB_OK) {
-        struct bridge_load *load = load_of_key(bridge->ingest, result->key);
+        struct bridge_load *load = bridge->ingest->owners[result->key % kvb_bridge_owners];
         if (load && load->models_key == result->key) {
             take_models(bridge, load, result, now_ns);
-        } else if (load) {
+        } else if (load && load->scrape_key == result->key) {
             take_page(bridge, load, result, now_ns);
-        }
+        } /* else its page was closed meanwhile */
         free(result);
     }
     kvb_metric_set(
@@ -709,7 +702,7 @@ static void drop_load(struct bridge_ingest *ingest, struct bridge_load *load)
         (void)kvb_scraper_remove(ingest->scraper, load->models_key);
     }
     if (load->owner != 0) { /* 0 would be the number of a rank */
-        ingest->owners[load->owner] = NULL;
+        kvb_bridge_give_back_owner(ingest, bridge_owner_load, load->owner);
     }
     kvb_part_unref(load->part);
     free(load);
@@ -722,8 +715,7 @@ fill_load(struct kvb_bridge *bridge, struct bridge_load *load, struct kvb_detail
     const size_t sources = kvb_worker_load_sources(settings);
     const uint64_t until_ns = kvb_clock_monotonic_ns() + lifetime_ns(bridge, 0);
 
-    KVB_TRY(kvb_bridge_take_owner(
-        bridge->ingest, kvb_first_load_owner, kvb_max_workers, load, &load->owner));
+    KVB_TRY(kvb_bridge_take_owner(bridge->ingest, bridge_owner_load, load, &load->owner));
     KVB_TRY(kvb_bridge_make_room(bridge, &(struct kvb_zmq_size){ .loads = sources }, detail));
     for (enum kvb_load_source_kind kind = 0; kind < KVB_LOAD_SOURCE_KIND_COUNT; kind++) {
         load->feeds[kind] = (struct bridge_feed){ .is_there = address_of(load, kind)[0] != '\0',

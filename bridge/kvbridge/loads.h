@@ -38,9 +38,9 @@ struct bridge_load {
     char shown_url[kvb_url_shown_bytes]; /* URL of its metrics page, without a password */
     uint32_t source_number;              /* enum kvb_source_number: whose list has it */
     size_t owner;
-    struct kvb_load_source *zmq; /* owned; NULL: none; the next too */
-    struct kvb_load_source *coordinator;
-    uint32_t listed;        /* ranks in the coordinator's list */
+    struct kvb_load_source *zmq;         /* owned; NULL: none */
+    struct kvb_load_source *coordinator; /* owned; NULL: none */
+    uint32_t listed;                     /* ranks in the coordinator's list */
     uint64_t list_until_ns; /* the list has changed: its engine is queried until this time */
     struct kvb_log_limit list_limit;
     uint64_t scrape_key; /* key of its metrics page; 0: none */

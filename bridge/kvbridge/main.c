@@ -1,7 +1,6 @@
-#include "bus/openssl_exit.h"
+#include "bus/bus.h"
 #include "core/clock.h"
 #include "core/own.h"
-#include "daemon/options.h"
 #include "daemon/run.h"
 #include "kvbridge/bridge.h"
 

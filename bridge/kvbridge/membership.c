@@ -5,7 +5,9 @@
 #include "core/ring.h"
 #include "kvbridge/checkpoints.h"
 #include "kvbridge/discovery.h"
+#include "kvbridge/dns_list.h"
 #include "kvbridge/ingest.h"
+#include "kvbridge/kubernetes.h"
 #include "kvbridge/loads.h"
 #include "kvbridge/parts.h"
 #include "kvbridge/publisher.h"
@@ -315,10 +317,11 @@ static bool lock_values(struct kvb_bridge *bridge, uint64_t now_ns)
     return pthread_rwlock_wrlock(&bridge->shown->sets_lock) == 0;
 }
 
-/* Publishes the changed list of ranks and unlocks the values.  The caller has locked them. */
-static void list_ranks_anew(struct kvb_bridge *bridge)
+/* Shows that another rank has this index, or none, and unlocks the values.  The caller has locked
+ * them. */
+static void show_rank_at(struct kvb_bridge *bridge, size_t at)
 {
-    kvb_bridge_list_stats(bridge);
+    kvb_bridge_list_stats(bridge, at);
     (void)pthread_rwlock_unlock(&bridge->shown->sets_lock);
     atomic_store(&bridge->shown->stream_count, bridge->membership->rank_count);
     bridge->ingest->server.is_round_wanted = true;
@@ -348,11 +351,12 @@ static enum step close_part(struct kvb_bridge *bridge, uint32_t number, uint64_t
         return step_later;
     }
     struct bridge_rank *rank = running->owner;
+    const size_t at = rank->at;
     say_goodbye(bridge, rank);
     kvb_bridge_drop_checkpoint(bridge->checkpoints, rank);
     kvb_bridge_drop_refresh(bridge, rank);
-    kvb_bridge_remove_rank(bridge, rank);
-    list_ranks_anew(bridge);
+    kvb_bridge_remove_rank(bridge, rank); /* the last rank takes its index */
+    show_rank_at(bridge, at);
     return step_again;
 }
 
@@ -408,7 +412,7 @@ static enum step open_part(
         rank->is_draining = true;
         bridge->membership->running.slots[rank->number].is_draining = true;
     }
-    list_ranks_anew(bridge);
+    show_rank_at(bridge, rank ? rank->at : SIZE_MAX);
     return judge_opening(bridge, part, status, &command->answer, now_ns);
 }
 
@@ -489,15 +493,6 @@ bool kvb_bridge_work_membership(struct kvb_bridge *bridge, uint64_t now_ns)
 
 /* ---- Requests, on other threads ---- */
 
-static void wait_for_command(struct bridge_command *command)
-{
-    (void)pthread_mutex_lock(&command->lock);
-    while (!command->is_done) {
-        (void)pthread_cond_wait(&command->changed, &command->lock);
-    }
-    (void)pthread_mutex_unlock(&command->lock);
-}
-
 static kvb_status refuse_command(struct bridge_command *command, const char *why)
 {
     kvb_detail_set(&command->answer.why, "%s", why);
@@ -515,7 +510,11 @@ static kvb_status pass_command(struct kvb_bridge *bridge, struct bridge_command 
         return refuse_command(command, "too many requests are waiting: try again later");
     }
     (void)!write(bridge->wake_fd, &one, sizeof one); /* on failure the thread wakes within 200 ms */
-    wait_for_command(command);
+    (void)pthread_mutex_lock(&command->lock);
+    while (!command->is_done) {
+        (void)pthread_cond_wait(&command->changed, &command->lock);
+    }
+    (void)pthread_mutex_unlock(&command->lock);
     return command->status;
 }
 
@@ -523,8 +522,7 @@ static kvb_status request(
     struct kvb_bridge *bridge, struct bridge_command *command,
     struct kvb_membership_result *out_answer)
 {
-    (void)pthread_mutex_init(
-        &command->lock, NULL); /* cannot fail without attributes; the next neither */
+    (void)pthread_mutex_init(&command->lock, NULL); /* neither can fail without attributes */
     (void)pthread_cond_init(&command->changed, NULL);
     const kvb_status status = pass_command(bridge, command);
     (void)pthread_cond_destroy(&command->changed);
@@ -623,9 +621,11 @@ static kvb_status open_listed(struct kvb_bridge *bridge, struct kvb_detail *deta
                 ? kvb_bridge_open_rank(bridge, part, KVB_SOURCE_FILE, &rank, detail)
                 : kvb_bridge_open_load(bridge, part, KVB_SOURCE_FILE, detail);
         KVB_TRY(pass_over(bridge, part, status, detail));
+        if (rank) {
+            kvb_bridge_list_stats(bridge, rank->at);
+        }
     }
     atomic_store(&bridge->shown->stream_count, bridge->membership->rank_count);
-    kvb_bridge_list_stats(bridge);
     return KVB_OK;
 }
 
@@ -647,4 +647,76 @@ void kvb_bridge_close_membership(struct bridge_membership *membership)
     }
     kvb_worker_list_done(&membership->registered.list);
     (void)pthread_mutex_destroy(&membership->registered.lock);
+}
+
+/* ---- Sources with a thread or a job of their own ----
+ *
+ * What names workers while the bridge runs: pods, a DNS name, the engines' own answers.  The file
+ * and registrations have none: main.c and http.c give their lists. */
+
+static kvb_status take_pods(
+    void *context, const struct kvb_worker_list *list, enum kvb_verdict *out_verdicts,
+    struct kvb_membership_result *out_answer)
+{
+    return kvb_bridge_take_list(context, KVB_SOURCE_KUBERNETES, list, out_verdicts, out_answer);
+}
+
+static kvb_status take_dns(
+    void *context, const struct kvb_worker_list *list, enum kvb_verdict *out_verdicts,
+    struct kvb_membership_result *out_answer)
+{
+    return kvb_bridge_take_list(context, KVB_SOURCE_DNS, list, out_verdicts, out_answer);
+}
+
+kvb_status kvb_bridge_make_sources(struct kvb_bridge *bridge)
+{
+    const struct kvb_kubernetes_options options = { .config = &bridge->config->kubernetes,
+                                                    .defaults = &bridge->config->defaults,
+                                                    .log = bridge->log,
+                                                    .resolver = bridge->ingest->resolver,
+                                                    .metrics = &bridge->shown->metrics,
+                                                    .take = take_pods,
+                                                    .context = bridge };
+
+    return options.config->is_on ? kvb_kubernetes_new(&options, &bridge->membership->kubernetes)
+                                 : KVB_OK;
+}
+
+kvb_status kvb_bridge_start_sources(struct kvb_bridge *bridge)
+{
+    struct bridge_membership *membership = bridge->membership;
+    const struct kvb_discovery_options discovery = { .control = bridge->control,
+                                                     .log = bridge->log,
+                                                     .resolver = bridge->ingest->resolver,
+                                                     .take = kvb_bridge_take_answer,
+                                                     .context = bridge,
+                                                     .sources = KVB_SOURCE_COUNT };
+    const struct kvb_dns_list_options dns = { .control = bridge->control,
+                                              .config = &bridge->config->dns,
+                                              .defaults = &bridge->config->defaults,
+                                              .log = bridge->log,
+                                              .take = take_dns,
+                                              .context = bridge };
+
+    /* First, because it stands between the other lists and their ranks. */
+    KVB_TRY(kvb_discovery_start(&discovery, &membership->discovery));
+    KVB_TRY(kvb_discovery_set(membership->discovery, KVB_SOURCE_FILE, &bridge->config->workers));
+    if (kvb_dns_list_is_configured(dns.config)) {
+        KVB_TRY(kvb_dns_list_start(&dns, &membership->dns_list));
+    }
+    return membership->kubernetes ? kvb_kubernetes_start(membership->kubernetes) : KVB_OK;
+}
+
+void kvb_bridge_stop_sources(struct bridge_membership *membership)
+{
+    kvb_kubernetes_stop(membership->kubernetes);
+    kvb_dns_list_stop(membership->dns_list);
+    kvb_discovery_stop(membership->discovery);
+}
+
+void kvb_bridge_free_sources(struct bridge_membership *membership)
+{
+    kvb_kubernetes_free(membership->kubernetes);
+    kvb_dns_list_free(membership->dns_list);
+    kvb_discovery_free(membership->discovery);
 }

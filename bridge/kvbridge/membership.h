@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/limits.h"
 #include "core/ring.h"
 #include "core/status.h"
 #include "kvbridge/bridge.h"
@@ -55,9 +56,10 @@ struct bridge_registered {
 struct bridge_membership {
     struct bridge_rank **ranks; /* owned: room for kvb_max_streams, rank_count in use */
     size_t rank_count;
-    uint64_t changes;           /* ranks added or removed so far */
-    size_t republished_count;   /* ranks whose events are republished */
-    size_t next_republished;    /* whose turn is first */
+    uint64_t changes;                                           /* ranks added or removed so far */
+    struct bridge_rank *republished[kvb_max_republished_ranks]; /* borrowed */
+    size_t republished_count;
+    size_t next_republished;    /* the index of the one whose turn is first */
     struct bridge_load **loads; /* owned: room for kvb_max_workers */
     size_t load_count;
     struct kvb_part_table running; /* the parts of all ranks and loads; each is an owner in it */
@@ -68,7 +70,7 @@ struct bridge_membership {
     struct kvb_kubernetes *kubernetes; /* owned; NULL: no pods are watched */
 };
 
-/* ---- kvbridge/membership.c: adding and removing ranks ---- */
+/* ---- Adding and removing ranks ---- */
 
 /* Opens the ranks of the file, before the ingest thread runs. */
 kvb_status kvb_bridge_open_membership(struct kvb_bridge *bridge, struct kvb_detail *detail);
@@ -82,7 +84,7 @@ kvb_status kvb_bridge_take_answer(
 /* Works on commands, a part in each turn.  True: there is more to do. */
 bool kvb_bridge_work_membership(struct kvb_bridge *bridge, uint64_t now_ns);
 
-/* ---- kvbridge/sources.c: the sources that have a thread of their own ---- */
+/* ---- Sources with a thread or a job of their own ---- */
 
 /* Before the ingest thread: what /state shows of them is there. */
 kvb_status kvb_bridge_make_sources(struct kvb_bridge *bridge);

@@ -104,7 +104,7 @@
     X(republish_clients, GAUGE, "kvb_republish_answers", "", "Answers to readers of republished events under way") \
     X(republish_snapshot_bytes, GAUGE, "kvb_republish_answer_bytes", "", "Memory for snapshots in these") \
     X(republish_readers_ended, COUNTER, "kvb_republish_readers_ended_total", "", "Readers of republished events that were disconnected, because they sent more than readers do: above 32 KiB of subscriptions and 1 KiB a second, 1,000 subscriptions and one a second, 1 MiB of requests and 64 KiB a second, or more than 256 connections to one address") \
-    X(republish_deaf, GAUGE, "kvb_republish_not_listening", "", "Ranks whose events cannot be republished because an address is in use or not of this host, or a key file cannot be read") \
+    X(republish_deaf, GAUGE, "kvb_republish_not_listening", "", "Ranks whose events cannot be republished because an address is in use or not of this host") \
     X(load_samples_zmq, COUNTER, "kvb_load_samples_total", "source=\"zmq\"", "Load samples received, one for each rank, by source") \
     X(load_samples_prometheus, COUNTER, "kvb_load_samples_total", "source=\"prometheus\"", "Load samples received, one for each rank, by source") \
     X(load_samples_coordinator, COUNTER, "kvb_load_samples_total", "source=\"coordinator\"", "Load samples received, one for each rank, by source") \

@@ -2,9 +2,9 @@
 
 #include "bus/bus.h"
 #include "bus/contract.h"
+#include "bus/permissions.h"
 #include "core/buf.h"
 #include "kvbridge/event_publisher.h"
-#include "kvbridge/permissions.h"
 #include "kvbridge/sync_responder.h"
 #include "model/router_batch.h"
 #include "stream/serve.h"

@@ -55,7 +55,6 @@ struct rank_beat_json {
     enum kvb_stream_reason reason;
 };
 
-/* One rank of one worker: its sockets, its stream, its newest load. */
 struct bridge_rank {
     struct kvb_served served;      /* must be first: kvb_bridge_rank_of() */
     struct kvb_part *part;         /* a reference: what this rank is */
@@ -68,6 +67,7 @@ struct bridge_rank {
     uint32_t source_number;             /* enum kvb_source_number: whose list has it */
     struct kvb_source *source;          /* owned */
     struct bridge_republish *republish; /* owned; NULL: its events are not republished */
+    size_t republished_at;              /* else its index in bridge_membership.republished */
     size_t readers;                     /* the poller's number of its readers, where they are */
     bool is_draining;                   /* POST /drain: takes no new requests */
     bool is_crowded;                    /* two engines are connected to its bound socket */
@@ -117,10 +117,6 @@ void kvb_bridge_note_speculation(struct bridge_rank *rank);
 /* Removes the rank and all references to it.  The last rank takes its index. */
 void kvb_bridge_remove_rank(struct kvb_bridge *bridge, struct bridge_rank *rank);
 
-/* Gives the owner the lowest free number of first .. first + most - 1.  KVB_TOO_LARGE */
-kvb_status kvb_bridge_take_owner(
-    struct bridge_ingest *ingest, size_t first, size_t max, void *whose, size_t *out_owner);
-
 /* Raises the limit of open files for these sockets beside those of all ranks.  KVB_BAD_CONFIG */
 kvb_status kvb_bridge_make_room(
     const struct kvb_bridge *bridge, const struct kvb_zmq_size *more, struct kvb_detail *detail);
@@ -152,8 +148,6 @@ void kvb_bridge_rediscover(
 void kvb_bridge_watch_state(
     struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_heartbeat *beat,
     uint64_t now_ns);
-
-/* ---- kvbridge/silence.c ---- */
 
 /* Finds why nothing comes from the engine (stream/silence.h), notes it in the stream, and logs a
  * fault once. */

@@ -145,17 +145,43 @@ open_source(struct kvb_bridge *bridge, struct bridge_rank *rank, struct kvb_deta
 
 /* ---- Places ---- */
 
+static const struct {
+    size_t first;
+    size_t count;
+} owner_ranges[bridge_owner_kinds] = {
+    [bridge_owner_rank] = { 0, kvb_max_streams },
+    [bridge_owner_load] = { kvb_first_load_owner, kvb_max_workers },
+    [bridge_owner_readers] = { kvb_first_republish_owner, kvb_max_republished_ranks },
+};
+
 kvb_status kvb_bridge_take_owner(
-    struct bridge_ingest *ingest, size_t first, size_t max, void *whose, size_t *out_owner)
+    struct bridge_ingest *ingest, enum bridge_owner_kind kind, void *whose, size_t *out_owner)
 {
-    for (size_t owner = first; owner < first + max; owner++) {
-        if (!ingest->owners[owner]) {
-            ingest->owners[owner] = whose;
-            *out_owner = owner;
-            return KVB_OK;
-        }
+    const size_t first = owner_ranges[kind].first;
+    size_t *at = &ingest->maybe_free[kind];
+
+    /* Each number is passed over once until it is given back: a fleet of 65,536 ranks that comes at
+     * once costs as many steps. */
+    while (*at < owner_ranges[kind].count && ingest->owners[first + *at]) {
+        ++*at;
     }
-    return KVB_TOO_LARGE;
+    if (*at == owner_ranges[kind].count) {
+        return KVB_TOO_LARGE;
+    }
+    *out_owner = first + (*at)++;
+    ingest->owners[*out_owner] = whose;
+    return KVB_OK;
+}
+
+void kvb_bridge_give_back_owner(
+    struct bridge_ingest *ingest, enum bridge_owner_kind kind, size_t owner)
+{
+    const size_t at = owner - owner_ranges[kind].first;
+
+    ingest->owners[owner] = NULL;
+    if (at < ingest->maybe_free[kind]) {
+        ingest->maybe_free[kind] = at;
+    }
 }
 
 size_t kvb_bridge_other_files(const struct kvb_bridge_config *config)
@@ -201,11 +227,11 @@ static void drop_rank(struct bridge_ingest *ingest, struct bridge_rank *rank)
     kvb_source_close(rank->source);
     kvb_stream_free(rank->served.stream);
     kvb_stream_output_done(&rank->served.output);
-    if (ingest->owners[rank->owner] == rank) {
-        ingest->owners[rank->owner] = NULL;
+    if (ingest->owners[rank->owner] == rank) { /* else it has got no number */
+        kvb_bridge_give_back_owner(ingest, bridge_owner_rank, rank->owner);
     }
     if (rank->readers > 0) { /* engines' sockets have the lower numbers */
-        ingest->owners[rank->readers] = NULL;
+        kvb_bridge_give_back_owner(ingest, bridge_owner_readers, rank->readers);
     }
     kvb_part_unref(rank->part);
     free(rank);
@@ -218,8 +244,8 @@ open_readers(struct kvb_bridge *bridge, struct bridge_rank *rank, struct kvb_det
     if (!kvb_part_is_republished(rank->part)) {
         return KVB_OK;
     }
-    const kvb_status status = kvb_bridge_take_owner(
-        bridge->ingest, kvb_first_republish_owner, kvb_max_republished_ranks, rank, &rank->readers);
+    const kvb_status status =
+        kvb_bridge_take_owner(bridge->ingest, bridge_owner_readers, rank, &rank->readers);
     if (status != KVB_OK) {
         kvb_detail_set(
             detail, "republish: at most %d ranks in one bridge", kvb_max_republished_ranks);
@@ -250,7 +276,7 @@ static kvb_status fill_rank(
                                               .total_blocks = part->worker->total_blocks };
     rank->unknown_medium = part->worker->unknown_medium;
     kvb_bridge_begin_stats(rank);
-    KVB_TRY(kvb_bridge_take_owner(bridge->ingest, 0, kvb_max_streams, rank, &rank->owner));
+    KVB_TRY(kvb_bridge_take_owner(bridge->ingest, bridge_owner_rank, rank, &rank->owner));
     KVB_TRY(kvb_bridge_make_room(bridge, &size, detail));
     KVB_TRY(open_stream(bridge, rank));
     kvb_bridge_restore_rank(bridge, rank, checkpoint_home(bridge->config));

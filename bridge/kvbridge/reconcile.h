@@ -59,8 +59,8 @@ struct kvb_reconcile_input {
 };
 
 struct kvb_plan {
-    struct kvb_plan_action
-        *actions; /* owned; closing comes first, and ranks are opened before loads */
+    /* Owned.  Closing comes first, and ranks are opened before loads. */
+    struct kvb_plan_action *actions;
     size_t action_count;
     enum kvb_verdict *verdicts; /* owned; for each worker of the list */
     /* Ranks. */

@@ -13,6 +13,9 @@
 #include "wire/json/writer.h"
 #include "wire/query/refresh.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 /* Publishes all held blocks again, for routers that read JSON, start late and send no requests:
  *
  *     turn   [ sockets ][ time ][ a part of one stream, or the ends of some ][ ... ]
@@ -25,7 +28,21 @@ static const uint64_t work_ns = KVB_NS_PER_MS; /* limit of one turn: engines wai
 static const uint64_t look_ns = 5 * KVB_NS_PER_MS;
 static const uint64_t measure_ns = 100 * KVB_NS_PER_MS;
 
-enum { step_blocks = 256, requests_a_turn = 4, max_answer_bytes = 4096 };
+enum {
+    step_blocks = 256,
+    waiting_requests = 64,
+    requests_a_turn = 4,
+    reply_bytes = 256,
+    max_answer_bytes = 4096
+};
+
+/* A request that was received. */
+struct pending_refresh {
+    struct kvb_refresh_request request; /* unless is_bad */
+    bool is_bad;
+    struct kvb_detail why;   /* why it is no request */
+    char reply[reply_bytes]; /* "": no answer is expected */
+};
 
 static uint64_t refresh_blocks(const struct bridge_rank *rank)
 {
@@ -39,20 +56,43 @@ static bool is_rank_ready(const struct bridge_rank *rank)
            kvb_stream_away_ns(rank->served.stream) == 0;
 }
 
+/* ---- On nats.c's thread ---- */
+
+void kvb_bridge_refresh_receive(void *context, const struct kvb_bus_message *message)
+{
+    struct bridge_refresh *refresh = context;
+    const char *reply = message->reply ? message->reply : "";
+    struct pending_refresh *pending = calloc(1, sizeof *pending);
+
+    /* An answer among events would stop some routers for good. */
+    if (!pending || strlen(reply) >= sizeof pending->reply || kvb_reply_is_refused(reply)) {
+        free(pending);
+        refresh->refused++;
+        return;
+    }
+    memcpy(pending->reply, reply, strlen(reply) + 1);
+    pending->is_bad =
+        kvb_refresh_json_decode(message->payload, &pending->request, &pending->why) != KVB_OK;
+    refresh->refused += pending->is_bad;
+    if (kvb_ring_put(refresh->requests, pending) != KVB_OK) {
+        free(pending);
+        refresh->refused++;
+    }
+}
+
 /* ---- Requests ---- */
 
 static void answer_refresh(
-    struct bridge_publisher *publisher, const struct kvb_pending_refresh *pending, kvb_span text)
+    struct bridge_publisher *publisher, const struct pending_refresh *pending, kvb_span text)
 {
     if (pending->reply[0] != '\0') {
-        (void)kvb_bus_publish(
-            publisher->bus, pending->reply,
-            text); /* if the answer is lost, the router requests again */
+        /* If the answer is lost, the router requests again. */
+        (void)kvb_bus_publish(publisher->bus, pending->reply, text);
     }
 }
 
 static void answer_error(
-    struct bridge_publisher *publisher, const struct kvb_pending_refresh *pending, const char *why)
+    struct bridge_publisher *publisher, const struct pending_refresh *pending, const char *why)
 {
     KVB_OWN(kvb_buf_done) struct kvb_buf buf = { 0 };
 
@@ -71,7 +111,7 @@ struct granting {
 };
 
 static void answer_granted(
-    struct kvb_bridge *bridge, const struct kvb_pending_refresh *pending, struct granting *all)
+    struct kvb_bridge *bridge, const struct pending_refresh *pending, struct granting *all)
 {
     KVB_OWN(kvb_buf_done) struct kvb_buf buf = { 0 };
 
@@ -124,10 +164,9 @@ static void grant_worker(
     }
 }
 
-/* Grants a request, for one worker or for all ranks.  It ignores streams that another bridge
- * publishes. */
-static void
-grant(struct kvb_bridge *bridge, const struct kvb_pending_refresh *pending, uint64_t now_ns)
+/* Grants a request, for one worker or for all ranks.  The bridge that has the worker answers:
+ * another one of the component is silent. */
+static void grant(struct kvb_bridge *bridge, const struct pending_refresh *pending, uint64_t now_ns)
 {
     const struct kvb_refresh_request *request = &pending->request;
     struct granting all = { 0 };
@@ -145,22 +184,23 @@ grant(struct kvb_bridge *bridge, const struct kvb_pending_refresh *pending, uint
 
 static void take_requests(struct kvb_bridge *bridge, uint64_t now_ns)
 {
-    struct kvb_pending_refresh pending;
+    struct bridge_refresh *refresh = bridge->refresh;
+    void *item = NULL;
 
-    for (int i = 0; i < requests_a_turn &&
-                    kvb_refresh_responder_take(&bridge->refresh->responder, &pending) == KVB_OK;
-         i++) {
-        if (pending.is_bad) {
-            answer_error(bridge->publisher, &pending, pending.why.text);
+    for (int i = 0; i < requests_a_turn && kvb_ring_take(refresh->requests, &item) == KVB_OK; i++) {
+        struct pending_refresh *pending = item;
+        if (pending->is_bad) {
+            answer_error(bridge->publisher, pending, pending->why.text);
         } else if (!kvb_bridge_config_refreshes(bridge->config)) {
-            bridge->refresh->responder.refused++;
+            refresh->refused++;
             answer_error(
-                bridge->publisher, &pending,
+                bridge->publisher, pending,
                 "this bridge has no refreshes: use P.kv_sync, or set publish.formats = "
                 "[\"json\"] and publish.reannounce = \"auto\"");
         } else {
-            grant(bridge, &pending, now_ns);
+            grant(bridge, pending, now_ns);
         }
+        free(pending);
     }
 }
 
@@ -171,14 +211,6 @@ static void end_rank(struct kvb_bridge *bridge, enum kvb_bridge_metric outcome)
     kvb_stream_refresh_end(bridge->refresh->rank->served.stream);
     bridge->refresh->rank = NULL;
     kvb_bridge_count(bridge->shown, outcome, 1);
-}
-
-static void begin_rank(struct kvb_bridge *bridge, struct bridge_rank *rank)
-{
-    bridge->refresh->rank = rank;
-    if (kvb_stream_refresh_begin(rank->served.stream) != KVB_OK) {
-        end_rank(bridge, kvb_bridge_refresh_given_up);
-    }
 }
 
 /* Takes a turn.  A stream that holds nothing, or must not be published now, is skipped. */
@@ -203,14 +235,6 @@ static bool take_wish(struct kvb_bridge *bridge, struct bridge_rank *rank)
     return is_rank_ready(rank) && refresh_blocks(rank) > 0;
 }
 
-static void end_refresh_round(struct kvb_bridge *bridge, uint64_t now_ns)
-{
-    const uint64_t took_ns = kvb_refresh_plan_next_round(&bridge->refresh->plan, now_ns);
-
-    kvb_metric_set_real(
-        &bridge->shown->metrics, kvb_bridge_refresh_round, (double)took_ns / (double)KVB_NS_PER_S);
-}
-
 /* Searches from *next on, at most once over all ranks.  False: no rank was taken. */
 static bool find_next_rank(
     struct kvb_bridge *bridge, size_t *next,
@@ -220,10 +244,14 @@ static bool find_next_rank(
         struct bridge_rank *rank =
             bridge->membership->ranks[*next % bridge->membership->rank_count];
         *next = (*next + 1) % bridge->membership->rank_count;
-        if (take(bridge, rank)) {
-            begin_rank(bridge, rank);
-            return true;
+        if (!take(bridge, rank)) {
+            continue;
         }
+        bridge->refresh->rank = rank;
+        if (kvb_stream_refresh_begin(rank->served.stream) != KVB_OK) {
+            end_rank(bridge, kvb_bridge_refresh_given_up);
+        }
+        return true;
     }
     return false;
 }
@@ -239,7 +267,10 @@ static void find_work(struct kvb_bridge *bridge, uint64_t now_ns)
     } else if (!find_next_rank(bridge, &refresh->next_rank, take_turn)) {
         refresh->next_rank = 0;
         refresh->next_look_ns = now_ns + look_ns;
-        end_refresh_round(bridge, now_ns);
+        const uint64_t took_ns = kvb_refresh_plan_next_round(&refresh->plan, now_ns);
+        kvb_metric_set_real(
+            &bridge->shown->metrics, kvb_bridge_refresh_round,
+            (double)took_ns / (double)KVB_NS_PER_S);
     }
 }
 
@@ -319,15 +350,6 @@ static void work_refresh(struct kvb_bridge *bridge, size_t max_blocks, uint64_t 
     }
 }
 
-static void note_work(struct kvb_bridge *bridge, uint64_t now_ns, uint64_t took_ns)
-{
-    struct kvb_metrics *metrics = &bridge->shown->metrics;
-    const double before_s = kvb_metric_get_real(metrics, kvb_bridge_refresh_seconds);
-
-    kvb_metric_set_real(metrics, kvb_bridge_refresh_seconds, before_s + (double)took_ns / 1e9);
-    kvb_refresh_plan_rest(&bridge->refresh->plan, now_ns, took_ns);
-}
-
 void kvb_bridge_refresh(struct kvb_bridge *bridge, uint64_t now_ns)
 {
     uint64_t end_ns = now_ns;
@@ -346,7 +368,13 @@ void kvb_bridge_refresh(struct kvb_bridge *bridge, uint64_t now_ns)
         work_refresh(bridge, max, end_ns);
         end_ns = kvb_clock_monotonic_ns();
     }
-    note_work(bridge, end_ns, kvb_clock_thread_ns() - began_ns);
+    /* The processor rests in proportion to what it worked: processor time, not the time that
+     * passed. */
+    const uint64_t took_ns = kvb_clock_thread_ns() - began_ns;
+    struct kvb_metrics *metrics = &bridge->shown->metrics;
+    const double before_s = kvb_metric_get_real(metrics, kvb_bridge_refresh_seconds);
+    kvb_metric_set_real(metrics, kvb_bridge_refresh_seconds, before_s + (double)took_ns / 1e9);
+    kvb_refresh_plan_rest(&bridge->refresh->plan, end_ns, took_ns);
 }
 
 uint64_t kvb_bridge_refresh_due_ns(const struct kvb_bridge *bridge)
@@ -380,15 +408,15 @@ kvb_status kvb_bridge_open_refresh(struct kvb_bridge *bridge)
 
     kvb_refresh_plan_init(
         &bridge->refresh->plan, config->publish.refresh_s, kvb_clock_monotonic_ns());
-    KVB_TRY(kvb_refresh_responder_init(&bridge->refresh->responder));
+    KVB_TRY(kvb_ring_new(waiting_requests, free, &bridge->refresh->requests));
     KVB_TRY(kvb_contract_subject_make(KVB_SUBJECT_REFRESH, &bridge->publisher->names, subject));
     return kvb_bus_subscribe(
-        bridge->publisher->bus, subject, kvb_refresh_responder_receive, &bridge->refresh->responder,
+        bridge->publisher->bus, subject, kvb_bridge_refresh_receive, bridge->refresh,
         &bridge->refresh->incoming);
 }
 
 void kvb_bridge_close_refresh(struct bridge_refresh *refresh)
 {
-    kvb_refresh_responder_done(&refresh->responder);
+    kvb_ring_free(refresh->requests);
     kvb_router_batch_done(&refresh->events);
 }

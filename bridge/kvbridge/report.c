@@ -87,19 +87,9 @@ static void put_names(const struct bridge_rank *rank, struct kvb_served_names *n
     }
     names->left_out += of_events.left_out;
     for (size_t at = 0; kvb_served_names_next(&of_events, &at, &one);) {
-        (void)kvb_served_names_add(/* it counts those that it has no room for */
-                                   names, one.kind, kvb_span_of(one.name));
+        /* It counts those that it has no room for. */
+        (void)kvb_served_names_add(names, one.kind, kvb_span_of(one.name));
     }
-}
-
-static void sign_beat(
-    const struct kvb_bridge *bridge, const struct bridge_rank *rank, struct kvb_heartbeat *beat)
-{
-    put_names(rank, &beat->names);
-    beat->facts = rank->facts;
-    beat->facts.is_draining |= rank->is_draining;
-    beat->period_ms = bridge->config->publish.heartbeat_ms;
-    beat->publisher = bridge->publisher->id;
 }
 
 kvb_status kvb_bridge_beat(struct kvb_bridge *bridge, struct bridge_rank *rank, bool is_bye)
@@ -108,7 +98,12 @@ kvb_status kvb_bridge_beat(struct kvb_bridge *bridge, struct bridge_rank *rank, 
 
     kvb_stream_heartbeat(rank->served.stream, &beat);
     beat.is_bye = is_bye;
-    sign_beat(bridge, rank, &beat);
+    /* What the stream does not know: who serves it, and who publishes it. */
+    put_names(rank, &beat.names);
+    beat.facts = rank->facts;
+    beat.facts.is_draining |= rank->is_draining;
+    beat.period_ms = bridge->config->publish.heartbeat_ms;
+    beat.publisher = bridge->publisher->id;
     kvb_bridge_telling_epoch(bridge, rank, &beat.epoch);
     const kvb_status status = publish_beat(bridge->publisher, rank, &beat);
     bridge->publisher->events.failures += status != KVB_OK;
@@ -252,15 +247,6 @@ static void fill_next_report(void *context, size_t at, struct kvb_stream_report 
     }
 }
 
-/* All ranks were reported. */
-static void take_reported(struct kvb_bridge *bridge, const struct ranks_reported *reported)
-{
-    kvb_exact_share_set(&bridge->shown->share, reported->exact, reported->counted);
-    if (reported->updates) {
-        kvb_bridge_show_totals(bridge, &reported->totals);
-    }
-}
-
 /* The status of the Kubernetes watch, as a report borrows it. */
 struct pods_reported {
     struct kvb_kubernetes_status status;
@@ -354,8 +340,11 @@ make_status(struct kvb_bridge *bridge, uint64_t now_ns, const struct status_page
     kvb_buf_reset(&bridge->publisher->status);
     const kvb_status status = kvb_bridge_status_encode(&report, &bridge->publisher->status);
     free(report.loads);
-    if (is_whole) {
-        take_reported(bridge, &reported);
+    if (is_whole) { /* all ranks were reported */
+        kvb_exact_share_set(&bridge->shown->share, reported.exact, reported.counted);
+        if (reported.updates) {
+            kvb_bridge_show_totals(bridge, &reported.totals);
+        }
     }
     return status;
 }
@@ -367,8 +356,8 @@ static void show_status(struct kvb_bridge *bridge, const struct kvb_detail *not_
 
     (void)pthread_mutex_lock(&bridge->shown->text_lock);
     kvb_buf_reset(&bridge->shown->state_text);
-    (void)kvb_buf_append(
-        &bridge->shown->state_text, text.data, text.len); /* on failure it is empty */
+    /* Without memory it is empty, and HTTP answers 503. */
+    (void)kvb_buf_append(&bridge->shown->state_text, text.data, text.len);
     bridge->shown->not_ready = *not_ready;
     (void)pthread_mutex_unlock(&bridge->shown->text_lock);
 }
@@ -388,8 +377,8 @@ static struct status_page next_page(struct kvb_bridge *bridge, size_t max_bytes)
 {
     const size_t ranks = bridge->membership->rank_count;
     const size_t rank_bytes = bridge->publisher->status.len / (ranks + 1) + 1;
-    const size_t room =
-        max_bytes / 4 * 3 / rank_bytes; /* reserve, because some rows are longer than the mean */
+    /* With a reserve, because some rows are longer than the mean. */
+    const size_t room = max_bytes / 4 * 3 / rank_bytes;
     const size_t first = bridge->publisher->page_end < ranks ? bridge->publisher->page_end : 0;
     const size_t count = room < ranks - first ? room : ranks - first;
 
@@ -428,8 +417,9 @@ void kvb_bridge_publish_status(struct kvb_bridge *bridge, uint64_t now_ns)
     }
     show_status(bridge, &not_ready);
     if (is_connected && fit_status(bridge, now_ns) == KVB_OK) {
+        /* On failure it is sent again in 1 s. */
         (void)kvb_bus_publish(
             bridge->publisher->bus, bridge->publisher->status_subject,
-            kvb_buf_span(&bridge->publisher->status)); /* on failure it is sent again in 1 s */
+            kvb_buf_span(&bridge->publisher->status));
     }
 }

@@ -2,6 +2,7 @@
 #include "core/clock.h"
 #include "core/hash.h"
 #include "kvbridge/checkpoints.h"
+#include "kvbridge/endpoint.h"
 #include "kvbridge/ingest.h"
 #include "kvbridge/membership.h"
 #include "kvbridge/parts.h"
@@ -15,7 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
+#include <unistd.h>
 
 /* Publishes one rank's events again, for readers of engines.  stream/republish/ decides what is
  * sent; ingest/zmq/event_server.h has the sockets. */
@@ -150,12 +151,34 @@ say_not_listening(const struct kvb_bridge *bridge, struct bridge_rank *rank, uin
     }
 }
 
+/* The topic of a rank's messages: its own, or kv@HOST:PORT@MODEL, where HOST is this host where the
+ * socket listens everywhere. */
+static void make_topic(const struct kvb_part *part, char out_topic[kvb_event_topic_bytes])
+{
+    const char *topic = part->worker->republish.topic;
+    struct kvb_endpoint endpoint;
+    char host[kvb_endpoint_host_bytes] = "";
+
+    if (topic[0] != '\0' || kvb_endpoint_parse(part->republish_events, &endpoint, NULL) != KVB_OK) {
+        (void)snprintf(out_topic, kvb_event_topic_bytes, "%s", topic);
+        return;
+    }
+    if (endpoint.scheme != KVB_ENDPOINT_TCP || kvb_endpoint_is_everywhere(endpoint.place)) {
+        (void)gethostname(host, sizeof host - 1); /* else: no host in it */
+    } else {
+        (void)snprintf(
+            host, sizeof host, "%.*s", (int)endpoint.place.len, (const char *)endpoint.place.data);
+    }
+    (void)snprintf(
+        out_topic, kvb_event_topic_bytes, "kv@%s:%u@%s", host, endpoint.port, part->worker->model);
+}
+
 static kvb_status open_server(struct kvb_bridge *bridge, struct bridge_rank *rank)
 {
     struct bridge_republish *republish = rank->republish;
     char topic[kvb_event_topic_bytes];
 
-    kvb_part_republish_topic(rank->part, topic);
+    make_topic(rank->part, topic);
     const struct kvb_event_server_options options = { .events = rank->part->republish_events,
                                                       .replay = rank->part->republish_replay,
                                                       .topic = topic,
@@ -201,17 +224,6 @@ static void note_ended(struct kvb_bridge *bridge, struct bridge_rank *rank, uint
     }
 }
 
-/* ---- Opening, all of it ---- */
-
-static kvb_status open_republish_parts(struct kvb_bridge *bridge, struct bridge_rank *rank)
-{
-    struct bridge_republish *republish = rank->republish;
-
-    republish->shown = kvb_stream_shown(rank->served.stream);
-    kvb_shown_hide(republish->shown, !kvb_advertiser_is_proven(&rank->served.advertiser));
-    return open_republisher(bridge, rank);
-}
-
 kvb_status kvb_bridge_open_republish(struct kvb_bridge *bridge, struct bridge_rank *rank)
 {
     if (!kvb_part_is_republished(rank->part)) {
@@ -221,9 +233,13 @@ kvb_status kvb_bridge_open_republish(struct kvb_bridge *bridge, struct bridge_ra
     if (!rank->republish) {
         return KVB_NO_MEMORY;
     }
-    bridge->membership->republished_count++;
+    /* There is room: the rank's readers have a number of the poller. */
+    rank->republished_at = bridge->membership->republished_count++;
+    bridge->membership->republished[rank->republished_at] = rank;
     rank->republish->style = rank->part->worker->republish.style;
-    return open_republish_parts(bridge, rank);
+    rank->republish->shown = kvb_stream_shown(rank->served.stream);
+    kvb_shown_hide(rank->republish->shown, !kvb_advertiser_is_proven(&rank->served.advertiser));
+    return open_republisher(bridge, rank);
 }
 
 /* ---- Numbers ---- */
@@ -337,14 +353,6 @@ static bool send_what_is_due(struct bridge_republish *republish, uint64_t until_
     return has_sent;
 }
 
-/* Shows a restored list when its engine has proven it, or when it was replayed. */
-static void follow_proof(struct bridge_rank *rank)
-{
-    if (kvb_advertiser_is_proven(&rank->served.advertiser)) {
-        kvb_shown_hide(rank->republish->shown, false);
-    }
-}
-
 static bool republish_rank(
     struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns, uint64_t until_ns)
 {
@@ -354,7 +362,10 @@ static bool republish_rank(
     if (is_look_due) {
         republish->next_look_ns = now_ns + look_ns;
         listen_for_readers(bridge, rank, now_ns);
-        follow_proof(rank);
+        /* A restored list is shown when its engine has proven it, or when it was replayed. */
+        if (kvb_advertiser_is_proven(&rank->served.advertiser)) {
+            kvb_shown_hide(republish->shown, false);
+        }
         if (republish->server) {
             note_ended(bridge, rank, now_ns);
         }
@@ -372,25 +383,18 @@ static bool republish_rank(
 
 bool kvb_bridge_republish(struct kvb_bridge *bridge, uint64_t max_ns)
 {
-    const size_t count = bridge->membership->rank_count;
+    struct bridge_membership *membership = bridge->membership;
+    const size_t count = membership->republished_count;
     const uint64_t began_ns = kvb_clock_monotonic_ns();
     uint64_t now_ns = began_ns;
     bool has_more = false;
 
-    if (bridge->membership->republished_count == 0) {
-        return false;
-    }
     for (size_t i = 0; i < count; i++) {
-        struct bridge_rank *rank =
-            bridge->membership->ranks[(bridge->membership->next_republished + i) % count];
-        if (!rank->republish) {
-            continue;
-        }
-        has_more |= republish_rank(bridge, rank, now_ns, began_ns + max_ns);
+        const size_t at = (membership->next_republished + i) % count;
+        has_more |= republish_rank(bridge, membership->republished[at], now_ns, began_ns + max_ns);
         now_ns = kvb_clock_monotonic_ns();
         if (now_ns >= began_ns + max_ns) { /* the next turn begins with the next rank */
-            bridge->membership->next_republished =
-                (bridge->membership->next_republished + i + 1) % count;
+            membership->next_republished = at + 1;
             return true;
         }
     }
@@ -416,10 +420,8 @@ static void save_next_number(const struct bridge_republish *republish, bool is_e
 
 void kvb_bridge_save_numbers(struct kvb_bridge *bridge)
 {
-    for (size_t i = 0; i < bridge->membership->rank_count; i++) {
-        if (bridge->membership->ranks[i]->republish) {
-            save_next_number(bridge->membership->ranks[i]->republish, true);
-        }
+    for (size_t i = 0; i < bridge->membership->republished_count; i++) {
+        save_next_number(bridge->membership->republished[i]->republish, true);
     }
 }
 
@@ -513,5 +515,8 @@ void kvb_bridge_close_republish(
     kvb_republisher_free(republish->republisher);
     free(republish);
     rank->republish = NULL;
-    bridge->membership->republished_count--;
+    struct bridge_membership *membership = bridge->membership;
+    struct bridge_rank *last = membership->republished[--membership->republished_count];
+    membership->republished[rank->republished_at] = last;
+    last->republished_at = rank->republished_at;
 }

@@ -23,20 +23,20 @@ static const uint64_t show_again_ns = KVB_NS_PER_S; /* although nothing is fresh
  *     nats.c's thread               ranks --summed--> workers --> answer */
 struct bridge_service {
     struct kvb_service service;
-    struct kvb_service_responder *responder; /* owned; the arrays too */
+    struct kvb_service_responder *responder; /* owned */
 
     pthread_mutex_t lock; /* put_aside, its two numbers and shown_ns */
     uint64_t shown_ns;    /* when they were set: a bridge that hangs has no figures */
     uint64_t life_ns;
-    uint64_t changes; /* of membership, at that time */
-    struct figure *put_aside;
+    uint64_t changes;         /* of membership, at that time */
+    struct figure *put_aside; /* owned */
     size_t rank_count;
     size_t capacity;
 
     /* Scratch space of the responder, for one request at a time. */
-    struct kvb_rank_load *ranks;
+    struct kvb_rank_load *ranks; /* owned */
     size_t rank_capacity;
-    struct kvb_worker_load *workers;
+    struct kvb_worker_load *workers; /* owned */
     size_t worker_capacity;
 };
 

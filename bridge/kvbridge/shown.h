@@ -30,21 +30,22 @@ struct bridge_totals {
 };
 
 struct bridge_shown {
-    struct kvb_http *http; /* owned, like the next */
-    struct bridge_service *service;
-    _Atomic uint64_t turned_ns; /* when the newest turn began */
+    struct kvb_http *http;          /* owned; NULL: off */
+    struct bridge_service *service; /* owned */
+    _Atomic uint64_t turned_ns;     /* when the newest turn began */
     _Atomic uint64_t values[kvb_bridge_metric_count];
     struct kvb_metrics metrics;
     uint64_t next_stats_ns;
     uint64_t next_process_ns;
     atomic_size_t stream_count;
     struct kvb_exact_share share;
-    pthread_rwlock_t sets_lock; /* protects the next two, what they borrow, and the list of ranks */
+    /* Protects rank_sets, what they borrow, and the list of ranks. */
+    pthread_rwlock_t sets_lock;
     struct kvb_prometheus_set *rank_sets; /* owned; of ranks 0 .. rank_set_count-1 */
     size_t rank_set_count;
     pthread_mutex_t text_lock;
-    struct kvb_buf state_text;   /* the newest status, under text_lock */
-    struct kvb_detail not_ready; /* why not; "": ready; protected by text_lock */
+    struct kvb_buf state_text;   /* the newest status; under text_lock */
+    struct kvb_detail not_ready; /* why not; "": ready; under text_lock */
 };
 
 static inline void
@@ -59,8 +60,9 @@ kvb_bridge_count(struct bridge_shown *shown, enum kvb_bridge_metric metric, uint
 kvb_status kvb_bridge_open_stats(struct kvb_bridge *bridge);
 /* Sets the values of a rank to zero. */
 void kvb_bridge_begin_stats(struct bridge_rank *rank);
-/* Called after ranks were added or removed, with sets_lock held for writing. */
-void kvb_bridge_list_stats(struct kvb_bridge *bridge);
+/* Another rank has the index `at` of membership.ranks, or none any more.  sets_lock is held for
+ * writing. */
+void kvb_bridge_list_stats(struct kvb_bridge *bridge, size_t at);
 void kvb_bridge_close_stats(struct bridge_shown *shown);
 
 /* Counts a run after its steps and their publishing. */
@@ -84,20 +86,6 @@ kvb_status kvb_bridge_metrics_page(struct bridge_shown *shown, struct kvb_buf *o
 kvb_status kvb_bridge_open_service(struct kvb_bridge *bridge);
 void kvb_bridge_close_service(struct bridge_shown *shown);
 void kvb_bridge_show_loads(struct kvb_bridge *bridge); /* the data of $SRV.STATS */
-
-/* ---- kvbridge/register.c: on HTTP threads ---- */
-void kvb_bridge_answer_register(
-    struct kvb_bridge *bridge, const struct kvb_http_request *request,
-    struct kvb_http_answer *answer);
-void kvb_bridge_answer_unregister(
-    struct kvb_bridge *bridge, const struct kvb_http_request *request,
-    struct kvb_http_answer *answer);
-void kvb_bridge_answer_drain(
-    struct kvb_bridge *bridge, const struct kvb_http_request *request,
-    struct kvb_http_answer *answer);
-void kvb_bridge_answer_undrain(
-    struct kvb_bridge *bridge, const struct kvb_http_request *request,
-    struct kvb_http_answer *answer);
 
 /* ---- kvbridge/http.c ---- */
 void kvb_bridge_answer(

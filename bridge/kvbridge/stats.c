@@ -30,6 +30,24 @@ enum { max_ranks_an_update = 100 };
 
 static const uint64_t process_every_ns = KVB_NS_PER_S;
 
+/* ---- The tables ---- */
+
+const struct kvb_metric_row kvb_bridge_metric_rows[kvb_bridge_metric_count] = {
+#define KVB_BRIDGE_METRIC_ROW(id, kind, title, label, text)                                        \
+    [kvb_bridge_##                                                                                 \
+        id] = { .name = (title), .labels = (label), .help = (text), .type = KVB_METRIC_##kind },
+    KVB_BRIDGE_METRICS(KVB_BRIDGE_METRIC_ROW)
+#undef KVB_BRIDGE_METRIC_ROW
+};
+
+const struct kvb_metric_row kvb_rank_metric_rows[kvb_rank_metric_count] = {
+#define KVB_RANK_METRIC_ROW(id, kind, title, label, text)                                          \
+    [kvb_rank_##                                                                                   \
+        id] = { .name = (title), .labels = (label), .help = (text), .type = KVB_METRIC_##kind },
+    KVB_RANK_METRICS(KVB_RANK_METRIC_ROW)
+#undef KVB_RANK_METRIC_ROW
+};
+
 /* ---- The sets of values, one a rank ---- */
 
 /* Names of Kubernetes; a label's value needs no escaping then. */
@@ -59,21 +77,18 @@ void kvb_bridge_begin_stats(struct bridge_rank *rank)
         (unsigned long long)rank->worker_id, rank->dp_rank);
 }
 
-void kvb_bridge_list_stats(struct kvb_bridge *bridge)
+void kvb_bridge_list_stats(struct kvb_bridge *bridge, size_t at)
 {
-    const size_t count = bridge->membership->rank_count < kvb_max_metric_ranks
-                             ? bridge->membership->rank_count
-                             : kvb_max_metric_ranks;
+    const size_t ranks = bridge->membership->rank_count;
+    struct bridge_shown *shown = bridge->shown;
 
-    for (size_t i = 0; i < count; i++) {
-        bridge->shown->rank_sets[i] =
-            (struct kvb_prometheus_set){ .labels = bridge->membership->ranks[i]->labels,
-                                         .metrics = bridge->membership->ranks[i]->metrics };
+    shown->rank_set_count = ranks < kvb_max_metric_ranks ? ranks : kvb_max_metric_ranks;
+    if (at < shown->rank_set_count) {
+        shown->rank_sets[at] =
+            (struct kvb_prometheus_set){ .labels = bridge->membership->ranks[at]->labels,
+                                         .metrics = bridge->membership->ranks[at]->metrics };
     }
-    bridge->shown->rank_set_count = count;
-    kvb_metric_set(
-        &bridge->shown->metrics, kvb_bridge_streams_unlisted,
-        bridge->membership->rank_count - count);
+    kvb_metric_set(&shown->metrics, kvb_bridge_streams_unlisted, ranks - shown->rank_set_count);
 }
 
 kvb_status kvb_bridge_open_stats(struct kvb_bridge *bridge)
@@ -392,7 +407,7 @@ static void update_out(struct kvb_bridge *bridge)
     kvb_metric_set(metrics, kvb_bridge_messages_published, bridge->publisher->events.messages);
     kvb_metric_set(metrics, kvb_bridge_publish_failures, bridge->publisher->events.failures);
     kvb_metric_set(metrics, kvb_bridge_publishing, bridge->publisher->was_allowed);
-    kvb_metric_set(metrics, kvb_bridge_refresh_refused, bridge->refresh->responder.refused);
+    kvb_metric_set(metrics, kvb_bridge_refresh_refused, bridge->refresh->refused);
     kvb_metric_set(metrics, kvb_bridge_sync_requests, bridge->publisher->sync.requests);
     kvb_metric_set(metrics, kvb_bridge_sync_busy, bridge->publisher->sync.busy);
     kvb_metric_set(metrics, kvb_bridge_rivals_refused, bridge->rivals->table.refused);
@@ -403,26 +418,22 @@ static void update_out(struct kvb_bridge *bridge)
 
 static void update_dns(struct kvb_bridge *bridge)
 {
-    struct kvb_metrics *metrics = &bridge->shown->metrics;
-    const struct kvb_resolver_counters counters = kvb_resolver_count(bridge->ingest->resolver);
-
-    kvb_metric_set(metrics, kvb_bridge_dns_questions, counters.questions);
-    kvb_metric_set(metrics, kvb_bridge_dns_no_name, counters.results[KVB_DNS_NO_NAME]);
-    kvb_metric_set(metrics, kvb_bridge_dns_failure, counters.results[KVB_DNS_FAILURE]);
-}
-
-static void update_dns_list(struct kvb_bridge *bridge)
-{
     static const size_t of_result[KVB_DNS_RESULT_COUNT] = {
         [KVB_DNS_OK] = kvb_bridge_dns_list_ok,
         [KVB_DNS_NO_NAME] = kvb_bridge_dns_list_no_name,
         [KVB_DNS_FAILURE] = kvb_bridge_dns_list_failure,
     };
-    const struct kvb_dns_list_counters counters = kvb_dns_list_count(bridge->membership->dns_list);
+    const struct kvb_resolver_counters hosts = kvb_resolver_count(bridge->ingest->resolver);
+    const struct kvb_dns_list_counters list = kvb_dns_list_count(bridge->membership->dns_list);
+    struct kvb_metrics *metrics = &bridge->shown->metrics;
 
-    kvb_metric_set(&bridge->shown->metrics, kvb_bridge_dns_list_members, counters.members);
+    /* Host names of engines, and the name whose members are workers. */
+    kvb_metric_set(metrics, kvb_bridge_dns_questions, hosts.questions);
+    kvb_metric_set(metrics, kvb_bridge_dns_no_name, hosts.results[KVB_DNS_NO_NAME]);
+    kvb_metric_set(metrics, kvb_bridge_dns_failure, hosts.results[KVB_DNS_FAILURE]);
+    kvb_metric_set(metrics, kvb_bridge_dns_list_members, list.members);
     for (size_t i = 0; i < KVB_DNS_RESULT_COUNT; i++) {
-        kvb_metric_set(&bridge->shown->metrics, of_result[i], counters.results[i]);
+        kvb_metric_set(metrics, of_result[i], list.results[i]);
     }
 }
 
@@ -435,7 +446,6 @@ void kvb_bridge_update_metrics(struct kvb_bridge *bridge, uint64_t now_ns)
         }
         update_out(bridge);
         update_dns(bridge);
-        update_dns_list(bridge);
     }
     if (now_ns >= bridge->shown->next_process_ns) {
         bridge->shown->next_process_ns = now_ns + process_every_ns;

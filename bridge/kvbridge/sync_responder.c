@@ -61,18 +61,6 @@ static uint64_t requester_of(const struct kvb_sync_responder *responder, const c
     return kvb_hash64((kvb_span){ .data = (const uint8_t *)reply, .len = len }, responder->secret);
 }
 
-static enum kvb_requester_kind
-note_requester(struct kvb_sync_responder *responder, uint64_t requester)
-{
-    const uint64_t now_ns = kvb_clock_monotonic_ns();
-
-    (void)pthread_mutex_lock(&responder->lock);
-    const enum kvb_requester_kind kind =
-        kvb_sync_requesters_note(&responder->requesters, requester, now_ns);
-    (void)pthread_mutex_unlock(&responder->lock);
-    return kind;
-}
-
 static void say_busy(struct kvb_sync_responder *responder, const struct kvb_pending_sync *pending)
 {
     KVB_OWN(kvb_buf_done) struct kvb_buf buf = { 0 };
@@ -86,9 +74,8 @@ static void say_busy(struct kvb_sync_responder *responder, const struct kvb_pend
     responder->busy++;
     kvb_buf_init(&buf, kvb_max_nats_payload_bytes);
     if (kvb_sync_reply_encode(&reply, &buf) == KVB_OK) {
-        (void)kvb_bus_publish(
-            responder->bus, pending->reply,
-            kvb_buf_span(&buf)); /* if it is lost, the requester requests again */
+        /* If it is lost, the requester requests again. */
+        (void)kvb_bus_publish(responder->bus, pending->reply, kvb_buf_span(&buf));
     }
 }
 
@@ -130,7 +117,10 @@ void kvb_sync_responder_receive(void *context, const struct kvb_bus_message *mes
     }
     memcpy(pending.reply, message->reply, strlen(message->reply) + 1);
     pending.requester = requester_of(responder, pending.reply);
-    const enum kvb_requester_kind kind = note_requester(responder, pending.requester);
+    (void)pthread_mutex_lock(&responder->lock);
+    const enum kvb_requester_kind kind = kvb_sync_requesters_note(
+        &responder->requesters, pending.requester, kvb_clock_monotonic_ns());
+    (void)pthread_mutex_unlock(&responder->lock);
     pending.is_returning = kind == KVB_SYNC_RETURNING;
     if (kind == KVB_SYNC_TOO_OFTEN) {
         say_busy(responder, &pending);

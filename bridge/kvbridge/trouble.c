@@ -12,29 +12,12 @@ static const uint64_t again_ns = 10 * KVB_NS_PER_S;
 /* If the engine had bound the socket, it did so before its HTTP server named it, so a connection is
  * possible at once. */
 static const uint64_t unreachable_after_ns = 5 * KVB_NS_PER_S;
-static const uint64_t unreachable_look_ns =
-    60 * KVB_NS_PER_S; /* the engine may be restarted with other options */
+/* The engine may be restarted with other options. */
+static const uint64_t unreachable_look_ns = 60 * KVB_NS_PER_S;
 
 static bool is_trouble(enum kvb_stream_state state)
 {
     return state == KVB_STREAM_DOWN || state == KVB_STREAM_PARTIAL;
-}
-
-/* A change between two states without an error is not logged. */
-static bool is_update(enum kvb_stream_state now, enum kvb_stream_state said)
-{
-    return now != said && (is_trouble(now) || is_trouble(said));
-}
-
-static void log_rank_state(
-    struct kvb_bridge *bridge, const struct bridge_rank *rank, const struct kvb_heartbeat *beat)
-{
-    kvb_log_write(
-        bridge->log, is_trouble(beat->state) ? KVB_LOG_WARNING : KVB_LOG_INFO, "bridge",
-        is_trouble(beat->state) ? "a stream is DOWN or PARTIAL" : "a stream has recovered", "state",
-        kvb_stream_state_name(beat->state), "reason", kvb_stream_reason_name(beat->reason),
-        "worker", KVB_LOG_U64(rank->worker_id), "dp_rank", KVB_LOG_U64(rank->dp_rank), "events",
-        rank->part->events, NULL);
 }
 
 /* ---- An engine that connects ---- */
@@ -220,6 +203,78 @@ static void watch_speculation(struct kvb_bridge *bridge, struct bridge_rank *ran
         KVB_LOG_U64(rank->worker_id), "dp_rank", KVB_LOG_U64(rank->dp_rank), NULL);
 }
 
+/* ---- An engine from which nothing comes: stream/silence.h finds why ---- */
+
+static struct kvb_silence_facts
+silence_facts(const struct bridge_rank *rank, const struct kvb_heartbeat *beat, uint64_t now_ns)
+{
+    const struct kvb_source_counters *counters = kvb_source_count(rank->source);
+    const struct kvb_source_strays *strays = kvb_source_strays(rank->source);
+    uint64_t last_seq = 0;
+
+    return (struct kvb_silence_facts){
+        .is_bound = rank->part->worker->bind,
+        .is_connected = beat->state != KVB_STREAM_DOWN,
+        .was_connected = counters->connects + counters->protocol_errors > 0,
+        .waited_ns = now_ns - rank->trouble.since_ns,
+        .has_live = kvb_stream_has_live(rank->served.stream) ||
+                    kvb_stream_has_base(rank->served.stream), /* restored from a checkpoint */
+        .is_unproven = beat->reason == KVB_REASON_NO_BASE,
+        .has_list = kvb_stream_last_seq(rank->served.stream, &last_seq),
+        .is_replay_foreign = kvb_stream_is_replay_foreign(rank->served.stream),
+        .unnumbered = strays->unnumbered,
+        .other_topics = strays->other_topics,
+        .page = rank->trouble.page,
+    };
+}
+
+/* The log says a fault once, until a batch comes. */
+static void say_silence(struct kvb_bridge *bridge, struct bridge_rank *rank, bool has_live)
+{
+    const enum kvb_silence silence = rank->trouble.silence;
+
+    if (has_live && silence == KVB_SILENCE_NONE) {
+        rank->trouble.silence_said = KVB_SILENCE_NONE;
+    }
+    if (!kvb_silence_is_fault(silence) || silence == rank->trouble.silence_said) {
+        return;
+    }
+    rank->trouble.silence_said = silence;
+    kvb_log_write(
+        bridge->log, KVB_LOG_WARNING, "bridge", "the events of an engine do not arrive", "why",
+        rank->trouble.silence_why.text, "worker", KVB_LOG_U64(rank->worker_id), "dp_rank",
+        KVB_LOG_U64(rank->dp_rank), NULL);
+}
+
+void kvb_bridge_watch_silence(
+    struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_heartbeat *beat,
+    uint64_t now_ns)
+{
+    struct rank_trouble *trouble = &rank->trouble;
+    if (beat->state == KVB_STREAM_SYNCING) {
+        return; /* its replay may be the first that is known of it */
+    }
+    const struct kvb_silence_facts facts = silence_facts(rank, beat, now_ns);
+    /* A name without an address and the like is said where it is met. */
+    const enum kvb_silence silence =
+        trouble->why.text[0] ? KVB_SILENCE_NONE : kvb_silence_find(&facts, now_ns);
+    const struct kvb_silence_names names = { .events = rank->part->events,
+                                             .replay = rank->part->replay,
+                                             .topic = rank->part->topic,
+                                             .other_topic = kvb_source_strays(rank->source)->topic,
+                                             .frames = kvb_source_strays(rank->source)->frames,
+                                             .tokens = facts.page.grown };
+
+    kvb_source_listen_to_all(
+        rank->source, facts.is_connected && !facts.has_live && facts.other_topics == 0);
+    kvb_silence_explain(silence, &names, &trouble->silence_why);
+    if (kvb_stream_note_silence(rank->served.stream, kvb_silence_reason(silence))) {
+        kvb_serve_wake(&rank->served); /* the state has changed */
+    }
+    trouble->silence = silence;
+    say_silence(bridge, rank, facts.has_live);
+}
+
 /* ---- Streams ---- */
 
 void kvb_bridge_watch_state(
@@ -240,8 +295,16 @@ void kvb_bridge_watch_state(
     watch_speculation(bridge, rank);
     const bool is_settled = now_ns - trouble->since_ns >= settled_ns;
     const bool may_speak = trouble->said_ns == 0 || now_ns - trouble->said_ns >= again_ns;
-    if (is_settled && may_speak && is_update(beat->state, trouble->said)) {
-        log_rank_state(bridge, rank, beat);
+    const bool is_bad = is_trouble(beat->state);
+    /* A change between two states without an error is not logged. */
+    if (is_settled && may_speak && beat->state != trouble->said &&
+        (is_bad || is_trouble(trouble->said))) {
+        kvb_log_write(
+            bridge->log, is_bad ? KVB_LOG_WARNING : KVB_LOG_INFO, "bridge",
+            is_bad ? "a stream is DOWN or PARTIAL" : "a stream has recovered", "state",
+            kvb_stream_state_name(beat->state), "reason", kvb_stream_reason_name(beat->reason),
+            "worker", KVB_LOG_U64(rank->worker_id), "dp_rank", KVB_LOG_U64(rank->dp_rank), "events",
+            rank->part->events, NULL);
         trouble->said = beat->state;
         trouble->said_ns = now_ns;
     }

@@ -215,10 +215,6 @@ void kvb_part_facts(const struct kvb_part *part, struct kvb_worker_facts *out_fa
 /* Are its events republished? */
 bool kvb_part_is_republished(const struct kvb_part *part);
 
-/* The topic under which a rank is republished: its own, or kv@HOST:PORT@MODEL, where HOST is this
- * host where the socket listens everywhere. */
-void kvb_part_republish_topic(const struct kvb_part *part, char out_topic[kvb_event_topic_bytes]);
-
 /* The parts of one worker. */
 struct kvb_parts {
     struct kvb_part **items; /* owned, with a reference to each */

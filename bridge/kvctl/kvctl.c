@@ -1,5 +1,5 @@
 #include "kvctl/kvctl.h"
-#include "bus/openssl_exit.h"
+#include "bus/bus.h"
 #include "core/limits.h"
 #include "core/own.h"
 #include "wire/json/tree.h"

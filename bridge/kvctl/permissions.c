@@ -2,7 +2,7 @@
 
 #include "core/own.h"
 #include "kvaggregator/permissions.h"
-#include "kvbridge/permissions.h"
+#include "kvbridge/config.h"
 #include "kvctl/kvctl.h"
 #include "wire/json/writer.h"
 

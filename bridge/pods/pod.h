@@ -135,6 +135,16 @@ const char *kvb_pod_preset_model(enum kvb_pod_preset preset);
 /* text is "name", "uid" or "label:KEY".  KVB_BAD_CONFIG: it is something else. */
 kvb_status kvb_pod_rules_take_id(struct kvb_pod_rules *rules, const char *text);
 
+/* The worker id of a pod, computed from the pod's name exactly as Dynamo's stand-alone endpoint
+ * picker does.  A router that reads both sees one id for one worker.
+ *
+ *     SipHash-1-3, key 0, over the bytes of the name and 0xff; the low 53 bits are kept
+ *
+ * This is what Rust's DefaultHasher returns for a string.  A double represents 53 bits exactly, so
+ * JSON readers that store numbers as doubles do not round the id.  Source: Aumasson and Bernstein,
+ * "SipHash: a fast short-input PRF". */
+uint64_t kvb_pod_name_hash(kvb_span name);
+
 /* Decodes a pod object.  On KVB_OK *out_pod is complete, except source and listed.
  * KVB_BAD_INPUT  *out_refusal and detail say why, also when the object is too large
  * KVB_NO_MEMORY */

@@ -1,5 +1,4 @@
 #include "bus/bus.h"
-#include "bus/openssl_exit.h"
 #include "core/clock.h"
 #include "core/own.h"
 #include "process.h"

@@ -1,5 +1,4 @@
 #include "bus/bus.h"
-#include "bus/certificate.h"
 #include "core/own.h"
 #include "process.h"
 

@@ -1,6 +1,6 @@
 #include "kvb_test.h"
 
-#include "bus/openssl_exit.h"
+#include "bus/bus.h"
 
 #include <openssl/evp.h>
 #include <pthread.h>

@@ -1,6 +1,6 @@
 #include "kvb_test.h"
 
-#include "daemon/options.h"
+#include "daemon/run.h"
 
 #include <stdio.h>
 #include <string.h>

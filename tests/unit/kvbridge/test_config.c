@@ -79,14 +79,11 @@ static void republishing_is_off_unless_an_address_is_given(void **state)
             "6", "events = \"tcp://h:2\"; ranks = 2; "
                  "republish = { events = "
                  "\"tcp://127.0.0.1:5657\"; };") ");");
-    char topic[kvb_event_topic_bytes];
 
     assert_false(kvb_worker_is_republished(config.workers.items[0].spec));
     assert_true(kvb_worker_is_republished(config.workers.items[1].spec));
     assert_int_equal(kvb_republished_ranks(&config), 2);
     assert_int_equal(config.workers.items[1].spec->republish.style, KVB_REPUBLISH_VLLM);
-    kvb_part_republish_topic(config.workers.items[1].parts.items[0], topic);
-    assert_string_equal(topic, "kv@127.0.0.1:5657@m");
     kvb_bridge_config_done(&config);
 }
 

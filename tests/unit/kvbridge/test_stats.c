@@ -72,8 +72,8 @@ static void the_largest_page_fits_an_answer_and_counts_what_it_leaves_out(void *
 
     (void)state;
     assert_ok(kvb_bridge_open_stats(bridge));
-    kvb_bridge_list_stats(bridge);
     for (size_t i = 0; i < bridge->membership->rank_count; i++) {
+        kvb_bridge_list_stats(bridge, i);
         for (size_t id = 0; id < kvb_rank_metric_count; id++) {
             kvb_metric_set(&bridge->membership->ranks[i]->metrics, id, UINT64_MAX - 1 - i);
         }

@@ -1,6 +1,6 @@
 #include "kvb_test.h"
 
-#include "pods/name_hash.h"
+#include "pods/pod.h"
 
 #include <string.h>
 

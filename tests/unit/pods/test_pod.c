@@ -2,7 +2,6 @@
 
 #include "core/limits.h"
 #include "core/own.h"
-#include "pods/name_hash.h"
 #include "pods/pod.h"
 
 #include <stdio.h>
