@@ -48,7 +48,7 @@ enum {
     kvb_max_stream_blocks = 1 << 24,
     kvb_max_reorder_bytes = 64 << 20, /* live batches that wait for a replay */
     kvb_max_reorder_batches = 1 << 16,
-    kvb_max_replay_bytes = 1 << 30, /* one replay: received and not applied yet */
+    kvb_max_replay_bytes = 64 << 20, /* one replay: received and not applied yet */
 
     kvb_max_checkpoint_section_bytes = 2 << 20,
 

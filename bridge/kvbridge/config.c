@@ -44,13 +44,6 @@ struct bridge_file {
 
 /* ---- Names of values ---- */
 
-/* "publish" means: as publish.hashes says. */
-static const char *worker_hashes_name(unsigned value)
-{
-    return value == KVB_WORKER_HASHES_AS_PUBLISHED ? "publish"
-                                                   : kvb_hashes_name((enum kvb_hashes)(value - 1));
-}
-
 static const char *tiers_name(unsigned value)
 {
     return value == KVB_PUBLISH_ALL ? "all" : "device";
@@ -133,11 +126,11 @@ static const struct kvb_conf_key worker_keys[] = {
       .help = "The model that the engine serves; queries name it." },
     { "block_size", KVB_CONF_U32, NULL, 1, kvb_max_block_tokens, FIELD(spec.block_size),
       .help = "Tokens in a block.  A size in the events takes precedence." },
-    { "hashes", KVB_CONF_ENUM, "publish", 0, KVB_HASHES_COUNT, FIELD(spec.hashes),
-      .name_of = worker_hashes_name,
-      .help = "How the blocks of this worker are named, if not as publish.hashes\n"
-              "says.  Set engine for a pool whose events have no tokens: canonical\n"
-              "names need tokens." },
+    { "hashes", KVB_CONF_ENUM, "canonical", 0, KVB_HASHES_COUNT - 1, FIELD(spec.hashes),
+      .name_of = kvb_hashes_name,
+      .help = "How blocks are named.  canonical: equal prefixes have equal names in the\n"
+              "whole fleet.  engine: the engine's own names, for routers that want them\n"
+              "and for events without tokens." },
     { "lora", KVB_CONF_TEXT, "", 0, kvb_model_bytes, FIELD(spec.lora),
       .help = "The LoRA adapter of events that name none; empty: the base model." },
     { "discover", KVB_CONF_TEXT, "", 0, kvb_config_url_bytes - 1, FIELD(spec.discover),
@@ -170,10 +163,6 @@ static const struct kvb_conf_key worker_keys[] = {
     { "bind", KVB_CONF_BOOL, "false", 0, 0, FIELD(spec.bind),
       .scope = KVB_CONF_OF_A_GROUP,
       .help = "true: the bridge listens at `events`, for engines that connect to it." },
-    { "replay_request", KVB_CONF_ENUM, "plain", 0, KVB_REQUEST_COUNT - 1, FIELD(spec.replay_request),
-      .name_of = kvb_replay_request_name,
-      .help = "The form of a replay request: plain for every engine, mooncake for stores\n"
-              "that follow Mooncake's subscriber guide." },
     { "unknown_medium", KVB_CONF_ENUM, "external", 0, KVB_TIER_COUNT - 1, FIELD(spec.unknown_medium),
       .name_of = kvb_tier_name,
       .help = "The tier of blocks in an unknown medium; such events are counted.  Choose\n"
@@ -219,8 +208,8 @@ static const struct kvb_conf_key worker_keys[] = {
     { "store", KVB_CONF_BOOL, "false", 0, 0, FIELD(spec.store),
       .scope = KVB_CONF_OF_A_GROUP,
       .help = "true: this is not an engine but a store that all workers share, so no\n"
-              "request is routed to it.  Implied by replay_request = mooncake, and by\n"
-              "events that only a store sends." },
+              "request is routed to it.  Its replay, if it has one, is asked as in Mooncake's\n"
+              "subscriber guide.  Implied by events that only a store sends." },
     { "address", KVB_CONF_STRING, "", 0, FIELD(facts.address),
       .scope = KVB_CONF_OF_A_GROUP,
       .help = "The URL at which routers reach the engine, such as http://10.0.0.7:8000.\n"
@@ -301,6 +290,7 @@ static const struct kvb_conf_removed removed_of_worker[] = {
     { "republish.from_zero", "republish.style says it: \"dynamo\" answers with a snapshot" },
     { "republish.announce_on_subscribe", "republish.style says it: all but \"dynamo\" announce" },
     { "republish.tiers", "the blocks of the device are republished" },
+    { "replay_request", "store = true says it: stores are asked as Mooncake's guide says" },
 };
 
 static const struct kvb_conf_table worker_table = { worker_keys, KVB_COUNT_OF(worker_keys),
@@ -319,17 +309,11 @@ static const struct kvb_conf_key keys[] = {
     { "publish.component", KVB_CONF_STRING, NULL, 1, FIELD(publish.component),
       .help = "The second part of P.  All bridges whose workers share one router use the\n"
               "same names." },
-    { "publish.endpoint_name", KVB_CONF_STRING, "generate", 1, FIELD(publish.endpoint_name),
-      .help = "The name of the workers' endpoint in load figures." },
     { "publish.formats", KVB_CONF_TEXTS, NULL, 0, 0, FIELD(publish.formats),
       .take_text = take_format,
       .help = "How events are published.  \"json\", on P.kv_events, for routers that read\n"
               "RouterEvents; \"protobuf\", on P.kv_events_pb, for kvaggregator, which is\n"
               "smaller and faster; or both.  None: \"json\"." },
-    { "publish.hashes", KVB_CONF_ENUM, "canonical", 0, KVB_HASHES_COUNT - 1,
-      FIELD(publish.hashes), .name_of = kvb_hashes_name,
-      .help = "How blocks are named.  canonical: equal prefixes have equal names in the\n"
-              "whole fleet.  engine: the engine's own names." },
     { "publish.tiers", KVB_CONF_ENUM, "device", 0, KVB_PUBLISH_TIERS_COUNT - 1,
       FIELD(publish.tiers), .name_of = tiers_name,
       .help = "The tiers that json has: device for readers that do not know tiers,\n"
@@ -357,10 +341,6 @@ static const struct kvb_conf_key keys[] = {
               "disables it." },
     { "publish.load_period_ms", KVB_CONF_U32, "100", 10, 60000, FIELD(publish.load_period_ms),
       .help = "How often load figures are published, in ms." },
-    { "publish.load_expire_ms", KVB_CONF_U32, "3000", 100, 3600000, FIELD(publish.load_expire_ms),
-      .help = "Load figures older than this, in ms, are no longer published.  Figures of\n"
-              "a metrics page stay for at least three reading periods, those of a\n"
-              "coordinator for 15 s." },
     { "publish.heartbeat_ms", KVB_CONF_U32, "1000", 100, 60000, FIELD(publish.heartbeat_ms),
       .help = "How often each stream publishes its state, in ms." },
     { "publish.labels", KVB_CONF_TEXTS, NULL, 0, 0, FIELD(publish.labels),
@@ -427,13 +407,6 @@ static const struct kvb_conf_key keys[] = {
     { "limits.max_stream_blocks", KVB_CONF_U64, "4194304", 1024, kvb_max_stream_blocks,
       FIELD(limits.max_stream_blocks),
       .help = "Most blocks that are kept of one rank, about 60 bytes each." },
-    { "limits.max_held_bytes", KVB_CONF_U64, "67108864", 65536, kvb_max_reorder_bytes,
-      FIELD(limits.max_held_bytes),
-      .help = "Most bytes of live events of one rank that wait while a replay runs." },
-    { "limits.max_replay_bytes", KVB_CONF_U64, "67108864", 65536, kvb_max_replay_bytes,
-      FIELD(limits.max_replay_bytes),
-      .help = "Most bytes of replayed batches of one rank that wait to be applied; the\n"
-              "rest is requested again.  At most 8 replays run at once." },
     { "limits.sync_blocks", KVB_CONF_U64, "16384", 0, kvb_max_router_blocks,
       FIELD(limits.sync_blocks),
       .help = "Blocks of one rank's newest events, 16 bytes each, that are kept for\n"
@@ -482,6 +455,11 @@ static const struct kvb_conf_removed removed[] = {
       "a clear is published as `cleared`, which Dynamo understands from 0.3.1 on" },
     { "publish.standby",
       "one bridge publishes a stream; let systemd or the kubelet restart it, and set checkpoint" },
+    { "publish.endpoint_name", "load figures have \"generate\"" },
+    { "publish.hashes", IN_DEFAULTS("hashes") },
+    { "publish.load_expire_ms", "load figures are published for 3 s" },
+    { "limits.max_held_bytes", "64 MiB of a rank's live events wait for a replay" },
+    { "limits.max_replay_bytes", "64 MiB of a replay wait to be applied" },
     { "announce_to", "etc/examples/announce.py registers republished ranks at Dynamo's services" },
     { "dns.curve", NO_CURVE },
     { "dns.srv",
@@ -1062,9 +1040,9 @@ static void check_store(struct kvb_conf *conf, const struct kvb_worker_spec *wor
 {
     char key[key_bytes];
 
-    if (kvb_worker_is_store(worker)) {
+    if (worker->store) {
         kvb_conf_warning(
-            conf, worker_key_path(key, number, worker->store ? "store" : "replay_request"),
+            conf, worker_key_path(key, number, "store"),
             "nothing of this store is published: json publishes only the device tier; set "
             "publish.tiers = \"all\" if all readers know tiers, or publish.formats = "
             "[\"protobuf\"]");
@@ -1161,7 +1139,7 @@ check_republished(struct kvb_conf *conf, const struct kvb_worker_spec *worker, s
         }
         return;
     }
-    if (kvb_worker_is_store(worker)) {
+    if (worker->store) {
         kvb_conf_error(
             conf, events, "leave it out: a store's events have no tokens, which readers need");
     }
@@ -1324,7 +1302,6 @@ static kvb_status check_bridge_config(struct kvb_conf *conf, const struct bridge
     kvb_config_check_nats(conf, &config->nats);
     kvb_config_check_name(conf, "publish.namespace", config->publish.name_space, false);
     kvb_config_check_name(conf, "publish.component", config->publish.component, false);
-    kvb_config_check_name(conf, "publish.endpoint_name", config->publish.endpoint_name, false);
     kvb_config_check_listener(conf, KVB_LISTENER_HTTP, config->http, &config->http_security);
     check_checkpoint(conf, config);
     check_token(conf, file);
@@ -1478,13 +1455,6 @@ kvb_status kvb_bridge_config_read(
 }
 
 /* ---- What follows from a configuration ------------------------------------------------------- */
-
-enum kvb_hashes
-kvb_worker_hashes(const struct kvb_bridge_config *config, const struct kvb_worker_spec *worker)
-{
-    return worker->hashes == KVB_WORKER_HASHES_AS_PUBLISHED ? config->publish.hashes
-                                                            : (enum kvb_hashes)(worker->hashes - 1);
-}
 
 static const unsigned all_lists = (1U << KVB_LIST_COUNT) - 1;
 

@@ -67,16 +67,13 @@ struct kvb_bridge_config {
     struct {
         char name_space[kvb_name_bytes + 1];
         char component[kvb_name_bytes + 1];
-        char endpoint_name[kvb_name_bytes + 1];
         unsigned formats; /* enum kvb_format; never empty */
-        enum kvb_hashes hashes;
         enum kvb_publish_tiers tiers;
         enum kvb_copies copies;
         enum kvb_reannounce reannounce;
         uint32_t refresh_s;     /* 0: on request only, or never: kvb_bridge_config_refreshes() */
         uint32_t down_clear_ms; /* 0: never */
         uint32_t load_period_ms;
-        uint32_t load_expire_ms;
         uint32_t heartbeat_ms;
         /* Names of the published labels; none: all labels of configured and registered workers. */
         struct kvb_label_names labels;
@@ -92,8 +89,6 @@ struct kvb_bridge_config {
     } registering;
     struct {
         uint64_t max_stream_blocks; /* blocks in the mirror of a stream */
-        uint64_t max_held_bytes;    /* batches of a stream that wait for a replay */
-        uint64_t max_replay_bytes;  /* batches of one replay that wait to be applied */
         uint64_t sync_blocks;       /* blocks in the log of a stream's newest events */
     } limits;
     char checkpoint[kvb_config_path_bytes]; /* directory; "": no checkpoints */
@@ -115,10 +110,6 @@ bool kvb_bridge_config_refreshes(const struct kvb_bridge_config *config);
 
 /* Ranks whose events are republished. */
 size_t kvb_republished_ranks(const struct kvb_bridge_config *config);
-
-/* How the worker's blocks are named. */
-enum kvb_hashes
-kvb_worker_hashes(const struct kvb_bridge_config *config, const struct kvb_worker_spec *worker);
 
 /* The lists whose blocks are published in JSON, and in any format, as a bit set indexed by enum
  * kvb_tier. */

@@ -35,17 +35,14 @@ static const enum kvb_bridge_metric samples_of[KVB_LOAD_SOURCE_KIND_COUNT] = {
     [KVB_LOAD_OF_COORDINATOR] = kvb_bridge_load_samples_coordinator,
 };
 
-static uint64_t expire_ns(const struct kvb_bridge *bridge)
-{
-    return bridge->config->publish.load_expire_ms * KVB_NS_PER_MS;
-}
+static const uint64_t usual_life_ns = kvb_load_life_ms * KVB_NS_PER_MS;
 
 /* How long figures of a source that sends once a period stay valid. */
-static uint64_t lifetime_ns(const struct kvb_bridge *bridge, uint64_t period_ns)
+static uint64_t lifetime_ns(uint64_t period_ns)
 {
     const uint64_t life_ns = periods_of_a_life * period_ns;
 
-    return life_ns > expire_ns(bridge) ? life_ns : expire_ns(bridge);
+    return life_ns > usual_life_ns ? life_ns : usual_life_ns;
 }
 
 /* ---- The state of a source ---- */
@@ -355,7 +352,7 @@ static void take_messages(struct kvb_bridge *bridge, struct bridge_load *load, u
         } else {
             kvb_bridge_count(
                 bridge->shown, kvb_bridge_load_scheduler_samples, sample.is_of_scheduler);
-            (void)keep_samples(bridge, load, kind, &sample, 1, now_ns, expire_ns(bridge));
+            (void)keep_samples(bridge, load, kind, &sample, 1, now_ns, usual_life_ns);
         }
     }
 }
@@ -401,7 +398,7 @@ follow_list(struct kvb_bridge *bridge, struct bridge_load *load, uint32_t there,
 static void take_coordinator(struct kvb_bridge *bridge, struct bridge_load *load, uint64_t now_ns)
 {
     const enum kvb_load_source_kind kind = KVB_LOAD_OF_COORDINATOR;
-    const uint64_t life_ns = lifetime_ns(bridge, coordinator_period_ns);
+    const uint64_t life_ns = lifetime_ns(coordinator_period_ns);
     struct kvb_coordinator_update *update = &bridge->ingest->coordinator_update;
 
     for (int i = 0; i < kvb_source_run; i++) {
@@ -473,8 +470,7 @@ static void take_page(
         }
     }
     /* A reading that takes longer than its period makes the next one late. */
-    const uint64_t life_ns =
-        lifetime_ns(bridge, result->took_ns > period_ns ? result->took_ns : period_ns);
+    const uint64_t life_ns = lifetime_ns(result->took_ns > period_ns ? result->took_ns : period_ns);
     if (keep_samples(bridge, load, kind, result->samples, result->count, result->at_ns, life_ns) ==
         0) {
         note_refused(
@@ -713,7 +709,7 @@ fill_load(struct kvb_bridge *bridge, struct bridge_load *load, struct kvb_detail
 {
     const struct kvb_worker_spec *settings = load->part->worker;
     const size_t sources = kvb_worker_load_sources(settings);
-    const uint64_t until_ns = kvb_clock_monotonic_ns() + lifetime_ns(bridge, 0);
+    const uint64_t until_ns = kvb_clock_monotonic_ns() + lifetime_ns(0);
 
     KVB_TRY(kvb_bridge_take_owner(bridge->ingest, bridge_owner_load, load, &load->owner));
     KVB_TRY(kvb_bridge_make_room(bridge, &(struct kvb_zmq_size){ .loads = sources }, detail));

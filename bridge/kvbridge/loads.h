@@ -14,6 +14,8 @@
 
 /* The load sources of the workers. */
 
+enum { kvb_load_life_ms = 3000 }; /* how long load figures are published after they arrived */
+
 struct kvb_bridge;
 struct bridge_membership;
 

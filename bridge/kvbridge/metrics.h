@@ -33,15 +33,15 @@
     X(unknown_media, COUNTER, "kvb_events_unknown_medium_total", "", "Events with a storage medium of unknown name. Their blocks count in the tier of workers.unknown_medium") \
     X(blocks_window_elsewhere, COUNTER, "kvb_blocks_window_elsewhere_total", "", "Blocks of sliding-window groups in tiers other than the device, which are not listed") \
     X(blocks_unmatchable, COUNTER, "kvb_blocks_unmatchable_total", "", "Stored blocks that no query can name, because their keys contain bytes of unknown meaning") \
-    X(reorder_overflows, COUNTER, "kvb_held_overflows_total", "", "Streams restarted because batches that waited for a replay exceeded limits.max_held_bytes") \
+    X(reorder_overflows, COUNTER, "kvb_held_overflows_total", "", "Streams restarted because batches that waited for a replay exceeded 64 MiB") \
     X(duplicates, COUNTER, "kvb_batches_duplicate_total", "", "Batches received twice and dropped") \
     X(gaps, COUNTER, "kvb_gaps_total", "", "Gaps in engines' sequence numbers. A rise means that messages are lost between engine and bridge") \
     X(batches_missed, COUNTER, "kvb_batches_missed_total", "", "Batches missing in gaps of the sequence numbers; a replay may still bring them") \
-    X(replays_requested, COUNTER, "kvb_replays_total", "step=\"requested\"", "Replays requested from engines, by step: requested, completed, failed = no answer in time, cut = larger than limits.max_replay_bytes, no_files = too few open files") \
-    X(replays_completed, COUNTER, "kvb_replays_total", "step=\"completed\"", "Replays requested from engines, by step: requested, completed, failed = no answer in time, cut = larger than limits.max_replay_bytes, no_files = too few open files") \
-    X(replays_failed, COUNTER, "kvb_replays_total", "step=\"failed\"", "Replays requested from engines, by step: requested, completed, failed = no answer in time, cut = larger than limits.max_replay_bytes, no_files = too few open files") \
-    X(replays_cut, COUNTER, "kvb_replays_total", "step=\"cut\"", "Replays requested from engines, by step: requested, completed, failed = no answer in time, cut = larger than limits.max_replay_bytes, no_files = too few open files") \
-    X(replays_no_files, COUNTER, "kvb_replays_total", "step=\"no_files\"", "Replays requested from engines, by step: requested, completed, failed = no answer in time, cut = larger than limits.max_replay_bytes, no_files = too few open files") \
+    X(replays_requested, COUNTER, "kvb_replays_total", "step=\"requested\"", "Replays requested from engines, by step: requested, completed, failed = no answer in time, cut = larger than 64 MiB, no_files = too few open files") \
+    X(replays_completed, COUNTER, "kvb_replays_total", "step=\"completed\"", "Replays requested from engines, by step: requested, completed, failed = no answer in time, cut = larger than 64 MiB, no_files = too few open files") \
+    X(replays_failed, COUNTER, "kvb_replays_total", "step=\"failed\"", "Replays requested from engines, by step: requested, completed, failed = no answer in time, cut = larger than 64 MiB, no_files = too few open files") \
+    X(replays_cut, COUNTER, "kvb_replays_total", "step=\"cut\"", "Replays requested from engines, by step: requested, completed, failed = no answer in time, cut = larger than 64 MiB, no_files = too few open files") \
+    X(replays_no_files, COUNTER, "kvb_replays_total", "step=\"no_files\"", "Replays requested from engines, by step: requested, completed, failed = no answer in time, cut = larger than 64 MiB, no_files = too few open files") \
     X(replays_running_max, GAUGE, "kvb_replays_running_most", "", "The most replays that ran at once since the start; the limit is 8") \
     X(batches_replayed, COUNTER, "kvb_batches_replayed_total", "", "Batches received by replay") \
     X(replies_refused, COUNTER, "kvb_replies_refused_total", "", "Replies to replay requests that were neither a batch nor the end marker") \
@@ -114,9 +114,9 @@
     X(load_refused_figure, COUNTER, "kvb_load_samples_refused_total", "reason=\"figure\"", "Load messages, samples and single values refused, by reason; protocol = connections that libzmq closed because of a message above 64 KiB or bytes that are not ZMTP, or that ended with 4 MiB waiting") \
     X(load_scheduler_samples, COUNTER, "kvb_load_scheduler_samples_total", "", "Load samples in the scheduler's format (version 1), which has only the numbers of active and waiting requests") \
     X(load_counter_resets, COUNTER, "kvb_load_resets_total", "", "Resets of counters on engines' metrics pages. A rise means that engines restart") \
-    X(load_sources_waiting, GAUGE, "kvb_load_sources", "state=\"waiting\"", "Load sources by state: waiting = no value yet, fresh, stale = silent for publish.load_expire_ms") \
-    X(load_sources_fresh, GAUGE, "kvb_load_sources", "state=\"fresh\"", "Load sources by state: waiting = no value yet, fresh, stale = silent for publish.load_expire_ms") \
-    X(load_sources_stale, GAUGE, "kvb_load_sources", "state=\"stale\"", "Load sources by state: waiting = no value yet, fresh, stale = silent for publish.load_expire_ms") \
+    X(load_sources_waiting, GAUGE, "kvb_load_sources", "state=\"waiting\"", "Load sources by state: waiting = no value yet, fresh, stale = silent for 3 s, or three periods") \
+    X(load_sources_fresh, GAUGE, "kvb_load_sources", "state=\"fresh\"", "Load sources by state: waiting = no value yet, fresh, stale = silent for 3 s, or three periods") \
+    X(load_sources_stale, GAUGE, "kvb_load_sources", "state=\"stale\"", "Load sources by state: waiting = no value yet, fresh, stale = silent for 3 s, or three periods") \
     X(scrapes_ok, COUNTER, "kvb_scrapes_total", "outcome=\"ok\"", "Reads of engines' metrics pages, by outcome") \
     X(scrapes_unreachable, COUNTER, "kvb_scrapes_total", "outcome=\"unreachable\"", "Reads of engines' metrics pages, by outcome") \
     X(scrapes_late, COUNTER, "kvb_scrapes_total", "outcome=\"late\"", "Reads of engines' metrics pages, by outcome") \

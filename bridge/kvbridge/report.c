@@ -117,12 +117,10 @@ publish_load(struct kvb_bridge *bridge, const struct bridge_rank *rank, const st
 {
     struct kvb_load_report report = { .worker_id = rank->worker_id,
                                       .dp_rank = rank->dp_rank,
+                                      .endpoint_name = "generate", /* Dynamo's usual one */
                                       .load = *load,
                                       .block_size = rank->page_block_size };
 
-    (void)snprintf(
-        report.endpoint_name, sizeof report.endpoint_name, "%s",
-        bridge->config->publish.endpoint_name);
     kvb_buf_reset(&bridge->publisher->buf);
     if (kvb_load_json_encode(&report, &bridge->publisher->buf) != KVB_OK ||
         kvb_bus_publish(

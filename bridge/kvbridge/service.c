@@ -3,6 +3,7 @@
 #include "core/array.h"
 #include "core/clock.h"
 #include "core/limits.h"
+#include "kvbridge/loads.h"
 #include "kvbridge/membership.h"
 #include "kvbridge/parts.h"
 #include "kvbridge/publisher.h"
@@ -25,9 +26,8 @@ struct bridge_service {
     struct kvb_service service;
     struct kvb_service_responder *responder; /* owned */
 
-    pthread_mutex_t lock; /* put_aside, its two numbers and shown_ns */
-    uint64_t shown_ns;    /* when they were set: a bridge that hangs has no figures */
-    uint64_t life_ns;
+    pthread_mutex_t lock;     /* put_aside, its two numbers and shown_ns */
+    uint64_t shown_ns;        /* when they were set: a bridge that hangs has no figures */
     uint64_t changes;         /* of membership, at that time */
     struct figure *put_aside; /* owned */
     size_t rank_count;
@@ -117,7 +117,8 @@ copy_stats(struct bridge_service *service, uint64_t now_ns, size_t *out_rank_cou
             .worker_id = figure->worker_id,
             .dp_rank = figure->dp_rank,
             .was_received = figure->was_received,
-            .is_fresh = figure->is_fresh && now_ns < service->shown_ns + service->life_ns,
+            .is_fresh =
+                figure->is_fresh && now_ns < service->shown_ns + kvb_load_life_ms * KVB_NS_PER_MS,
             .load = figure->load,
         };
     }
@@ -178,7 +179,6 @@ kvb_status kvb_bridge_open_service(struct kvb_bridge *bridge)
     (void)pthread_mutex_init(&service->lock, NULL); /* cannot fail without attributes */
     KVB_TRY(kvb_service_identify(&service->service));
     name_service(bridge, &service->service);
-    service->life_ns = bridge->config->publish.load_expire_ms * KVB_NS_PER_MS;
     kvb_bridge_show_loads(bridge);
     const struct kvb_service_responder_options options = {
         .bus = bridge->publisher->bus,

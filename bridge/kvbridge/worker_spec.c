@@ -192,7 +192,6 @@ static bool are_read_alike(const struct kvb_worker_spec *one, const struct kvb_w
     return one->bind == other->bind && one->block_size == other->block_size &&
            one->hashes == other->hashes && one->store == other->store &&
            one->has_salts == other->has_salts && one->is_sglang_hybrid == other->is_sglang_hybrid &&
-           one->replay_request == other->replay_request &&
            one->unknown_medium == other->unknown_medium &&
            one->offload_removals == other->offload_removals &&
            one->speculative_drop == other->speculative_drop &&
@@ -255,11 +254,6 @@ uint64_t kvb_worker_id_of_rank(const struct kvb_worker_spec *worker, uint32_t at
 }
 
 /* ---- What follows from it ---- */
-
-bool kvb_worker_is_store(const struct kvb_worker_spec *worker)
-{
-    return worker->store || worker->replay_request == KVB_REQUEST_MOONCAKE;
-}
 
 bool kvb_worker_is_republished(const struct kvb_worker_spec *worker)
 {

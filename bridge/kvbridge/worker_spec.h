@@ -87,13 +87,13 @@ struct kvb_worker_spec {
 
     /* How it is read. */
     const char *model;
-    const char *lora;      /* for events that name none; "": base model */
-    uint32_t block_size;   /* tokens */
-    unsigned hashes;       /* AS_PUBLISHED, or 1 + enum kvb_hashes */
-    bool store;            /* a store, not an engine: see kvb_worker_is_store() */
+    const char *lora;    /* for events that name none; "": base model */
+    uint32_t block_size; /* tokens */
+    enum kvb_hashes hashes;
+    bool store; /* it is configured as a store that all workers share, not as an engine; its events
+                   can show it too */
     bool has_salts;        /* requests may have salts, adapters or images that events do not name */
     bool is_sglang_hybrid; /* SGLang publishes nothing of its sliding-window or Mamba pool */
-    enum kvb_replay_request replay_request;
     enum kvb_tier unknown_medium; /* the tier of blocks with an unknown medium */
     enum kvb_offload_removals offload_removals;
     uint32_t speculative_drop;        /* blocks, or KVB_DROP_DETECT; see kvb_stream_options */
@@ -159,12 +159,6 @@ uint64_t kvb_worker_id_of_address(const struct kvb_worker_spec *worker);
 uint64_t kvb_worker_id_of_rank(const struct kvb_worker_spec *worker, uint32_t at);
 
 /* ---- What follows from it ---- */
-
-enum { KVB_WORKER_HASHES_AS_PUBLISHED };
-
-/* True: the configuration says that this is a store which all workers share.  The events of a store
- * can show it too. */
-bool kvb_worker_is_store(const struct kvb_worker_spec *worker);
 
 /* Are its events republished? */
 bool kvb_worker_is_republished(const struct kvb_worker_spec *worker);

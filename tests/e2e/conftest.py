@@ -107,18 +107,20 @@ class Scene:
         return daemon
 
     def bridge(
-        self, *workers, name="kvbridge", component=COMPONENT, wait=True, limits="", prefix=(), user="", **publish
+        self, *workers, name="kvbridge", component=COMPONENT, wait=True, limits="", prefix=(), user="", hashes=None,
+        **publish
     ):
         port = programs.free_port()
         # no refreshes for late readers: only test_refresh.py wants those
         settings = {"formats": ["json"], "refresh_s": 0, **publish}
+        defaults = f'defaults = {{ hashes = "{hashes}"; }};\n' if hashes else ""
         extra = "".join(f' {key} = {json.dumps(value)};' for key, value in settings.items())
         rows = ",\n  ".join("{ " + row + " }" for row in workers)
         bridge = self.daemon(
             "kvbridge",
             f'nats = {{ url = "{self.url_of(user)}"; }};\n'
             f'publish = {{ namespace = "{NAMESPACE}"; component = "{component}";{extra} }};\n'
-            f"workers = (\n  {rows}\n);\n"
+            f"{defaults}workers = (\n  {rows}\n);\n"
             f'http = "127.0.0.1:{port}";\n{limits}',
             port, name, prefix=prefix,
         )

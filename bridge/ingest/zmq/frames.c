@@ -35,15 +35,6 @@ kvb_frames_read_live(const struct kvb_frames *frames, uint64_t *out_seq, kvb_spa
     return KVB_OK;
 }
 
-const char *kvb_replay_request_name(enum kvb_replay_request request)
-{
-    static const char *const names[KVB_REQUEST_COUNT] = {
-        [KVB_REQUEST_PLAIN] = "plain",
-        [KVB_REQUEST_MOONCAKE] = "mooncake",
-    };
-    return (unsigned)request < KVB_REQUEST_COUNT ? names[request] : "unknown";
-}
-
 void kvb_frames_of_request(
     enum kvb_replay_request request, uint64_t seq, uint8_t seq_frame[8],
     struct kvb_frames *out_frames)

@@ -26,10 +26,7 @@ kvb_frames_read_live(const struct kvb_frames *frames, uint64_t *out_seq, kvb_spa
  *
  *     KVB_REQUEST_PLAIN     ["", seq8]       all engines; they ignore anything else
  *     KVB_REQUEST_MOONCAKE  [id, "", seq8]   as in Mooncake's subscriber guide */
-enum kvb_replay_request { KVB_REQUEST_PLAIN, KVB_REQUEST_MOONCAKE, KVB_REQUEST_COUNT };
-
-/* "plain", "mooncake".  Never NULL. */
-const char *kvb_replay_request_name(enum kvb_replay_request request);
+enum kvb_replay_request { KVB_REQUEST_PLAIN, KVB_REQUEST_MOONCAKE };
 
 /* Makes the frames of a request for batches from seq on; the last frame points to seq_frame. */
 void kvb_frames_of_request(

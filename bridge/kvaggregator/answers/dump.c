@@ -299,7 +299,7 @@ static kvb_status check_names(const struct choosing *choosing, const struct kvb_
     kvb_detail_set(
         choosing->detail,
         "worker %" PRIu64 " rank %" PRIu32 " has canonical names: its engine's are published with "
-        "publish.hashes = \"engine\" in its bridge",
+        "defaults.hashes = \"engine\" in its bridge",
         follower->id.worker_id, follower->id.dp_rank);
     return KVB_BAD_INPUT;
 }

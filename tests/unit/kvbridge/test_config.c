@@ -40,9 +40,8 @@ static void missing_keys_have_the_documented_defaults(void **state)
 
     assert_string_equal(config.nats.url, "nats://127.0.0.1:4222");
     assert_string_equal(config.publish.name_space, "n");
-    assert_string_equal(config.publish.endpoint_name, "generate");
     assert_int_equal(config.publish.formats, 1U << KVB_FORMAT_JSON);
-    assert_int_equal(config.publish.hashes, KVB_HASHES_CANONICAL);
+    assert_int_equal(config.workers.items[0].spec->hashes, KVB_HASHES_CANONICAL);
     assert_int_equal(config.publish.tiers, KVB_PUBLISH_DEVICE);
     assert_false(config.workers.items[0].spec->store);
     assert_int_equal(config.publish.copies, KVB_COPIES_INTERVAL);
@@ -63,7 +62,6 @@ static void missing_keys_have_the_documented_defaults(void **state)
     assert_string_equal(config.workers.items[0].spec->load.prometheus, "");
     assert_string_equal(config.workers.items[0].spec->load.coordinator, "");
     assert_int_equal(config.workers.items[0].spec->load.scrape_ms, 1000);
-    assert_int_equal(config.publish.load_expire_ms, 3000);
     assert_int_equal(config.workers.items[0].spec->ranks, 1);
     assert_false(config.workers.items[0].spec->bind);
     assert_int_equal(config.workers.items[0].spec->speculative_drop, KVB_DROP_DETECT);
@@ -200,13 +198,13 @@ static void hashes_may_differ_by_worker(void **state)
 {
     (void)state;
     struct kvb_bridge_config config =
-        read_good("publish = { namespace = \"n\"; component = \"c\"; hashes = \"engine\"; };\n"
+        read_good(PUBLISH
+                  "defaults = { hashes = \"engine\"; };\n"
                   "workers = (" WORKER("1", "events = \"tcp://h:1\";") "," WORKER(
                       "2", "events = \"tcp://h:2\"; hashes = \"canonical\";") ");");
 
-    assert_int_equal(kvb_worker_hashes(&config, config.workers.items[0].spec), KVB_HASHES_ENGINE);
-    assert_int_equal(
-        kvb_worker_hashes(&config, config.workers.items[1].spec), KVB_HASHES_CANONICAL);
+    assert_int_equal(config.workers.items[0].spec->hashes, KVB_HASHES_ENGINE);
+    assert_int_equal(config.workers.items[1].spec->hashes, KVB_HASHES_CANONICAL);
     kvb_bridge_config_done(&config);
 }
 
@@ -763,10 +761,10 @@ static void names_must_fit_into_a_subject(void **state)
         char text[256];
         (void)snprintf(
             text, sizeof text,
-            "publish={namespace=\"%s\";component=\"c\";endpoint_name=\"%s\";};workers=(" WORKER(
+            "publish={namespace=\"%s\";component=\"%s\";};workers=(" WORKER(
                 "1", "events=\"tcp://h:1\";") ");",
             bad[i], bad[i]);
-        assert_wrong(text, "1: publish.namespace: \"", "1: publish.endpoint_name: \"");
+        assert_wrong(text, "1: publish.namespace: \"", "1: publish.component: \"");
     }
 }
 
