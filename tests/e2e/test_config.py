@@ -98,6 +98,18 @@ def test_every_program_prints_its_version_and_its_options(program):
     assert done.returncode == 0 and "Usage" in done.stdout, done
 
 
+@pytest.mark.parametrize("program", ["kvbridge", "kvaggregator"])
+@pytest.mark.parametrize("words, why", [
+    (["--log-level", "loud"], 'expected error, warning, info or debug, got "loud"'),
+    (["--nonsense"], "--nonsense"),
+    (["a.cfg"], '"a.cfg": nothing may stand behind the options'),
+    (["--config"], "requires an argument"),
+])
+def test_a_mistake_on_the_command_line_is_named(program, words, why):
+    done = subprocess.run([programs.BIN / program, *words], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 64 and why in done.stderr and done.stdout == "", done
+
+
 def test_the_address_of_one_worker_keeps_no_other_away(scene):
     """Its port belongs to another process; --check cannot know."""
     one, port = scene.engine(), socket.socket()

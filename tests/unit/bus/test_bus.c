@@ -133,20 +133,6 @@ static void refuses_invalid_urls_and_unusable_files(void **state)
     assert_null(bus);
 }
 
-static void an_error_message_shows_no_password(void **state)
-{
-    struct kvb_detail detail = { 0 };
-    struct kvb_bus *bus = open_bus("nats://me:secret@127.0.0.1:1,tls://you:secret@[::1]:1");
-
-    (void)state;
-    assert_int_equal(
-        kvb_bus_request(
-            bus, "ask", (kvb_span){ NULL, 0 }, 100, (kvb_bus_handler)NULL, NULL, &detail),
-        KVB_AGAIN);
-    assert_string_equal(detail.text, "not connected to nats://127.0.0.1:1,tls://[::1]:1");
-    kvb_bus_close(bus);
-}
-
 static void opens_without_a_server_and_connects_when_it_starts(void **state)
 {
     struct nats_server server = { 0 };
@@ -198,24 +184,6 @@ static void kept_messages_outlive_their_handler_and_the_bus(void **state)
         assert_true(kvb_span_is(messages.kept[i].payload, text));
         kvb_bus_kept_drop(&messages.kept[i]);
     }
-}
-
-static void a_published_message_arrives(void **state)
-{
-    const struct nats_server *server = *state;
-    struct inbox inbox = { .lock = PTHREAD_MUTEX_INITIALIZER };
-    struct kvb_bus_subscription *subscription = NULL;
-    struct kvb_bus *bus = open_connected(server->url);
-
-    assert_ok(kvb_bus_subscribe(bus, "namespace.*.kv_events", take_message, &inbox, &subscription));
-    assert_ok(kvb_bus_publish(bus, "namespace.a.kv_events", kvb_span_of("one")));
-    assert_ok(kvb_bus_publish(bus, "namespace.a.other", kvb_span_of("two")));
-    assert_ok(kvb_bus_flush(bus, patience_ms));
-    assert_true(wait_until(has_one, &inbox, patience_ms));
-    assert_true(last_is(&inbox, "one"));
-    assert_int_equal(kvb_bus_dropped(subscription), 0);
-    kvb_bus_unsubscribe(subscription);
-    kvb_bus_close(bus);
 }
 
 static void no_handler_runs_after_unsubscribe(void **state)
@@ -360,6 +328,35 @@ static void subscriptions_get_their_messages_in_the_order_of_the_connection(void
     kvb_bus_close(bus);
 }
 
+static bool have_three_come(void *context)
+{
+    return ((struct sequence *)context)->count == 3;
+}
+
+static void many_are_published_in_order_up_to_one_that_is_refused(void **state)
+{
+    static const uint8_t big[(1 << 20) + 1]; /* one byte above the server's default max_payload */
+    const struct nats_server *server = *state;
+    const kvb_span payloads[] = {
+        kvb_span_of("0"), kvb_span_of("1"), kvb_span_of("2"), { big, sizeof big }, kvb_span_of("3")
+    };
+    struct kvb_bus_subscription *subscription = NULL;
+    struct kvb_bus *bus = open_connected(server->url);
+    struct sequence sequence = { 0 };
+    size_t sent = 77;
+
+    assert_ok(kvb_bus_subscribe(bus, "many", take_next, &sequence, &subscription));
+    assert_int_equal(kvb_bus_publish_many(bus, "many", payloads, 5, &sent), KVB_TOO_LARGE);
+    assert_int_equal(sent, 3);
+    assert_ok(kvb_bus_flush(bus, patience_ms));
+    assert_true(wait_until(have_three_come, &sequence, patience_ms));
+    assert_false(sequence.is_broken);
+    assert_int_equal(kvb_bus_publish_many(bus, "no subject", payloads, 5, &sent), KVB_BAD_INPUT);
+    assert_int_equal(sent, 0);
+    kvb_bus_unsubscribe(subscription);
+    kvb_bus_close(bus);
+}
+
 static void refuses_subjects_that_would_inject_protocol_lines(void **state)
 {
     const struct nats_server *server = *state;
@@ -390,33 +387,6 @@ static void refuses_messages_above_the_servers_max_payload(void **state)
     kvb_bus_close(bus);
 }
 
-static void answer_with_echo(void *context, const struct kvb_bus_message *message)
-{
-    struct kvb_bus *bus = *(struct kvb_bus **)context;
-
-    assert_non_null(message->reply);
-    assert_ok(kvb_bus_publish(bus, message->reply, message->payload));
-}
-
-static void a_request_gets_its_answer(void **state)
-{
-    const struct nats_server *server = *state;
-    struct inbox inbox = { .lock = PTHREAD_MUTEX_INITIALIZER };
-    struct kvb_bus_subscription *subscription = NULL;
-    struct kvb_bus *server_side = open_connected(server->url);
-    struct kvb_bus *bus = open_connected(server->url);
-
-    assert_ok(kvb_bus_subscribe(server_side, "ask", answer_with_echo, &server_side, &subscription));
-    assert_ok(kvb_bus_flush(server_side, patience_ms));
-    assert_ok(
-        kvb_bus_request(bus, "ask", kvb_span_of("well?"), patience_ms, take_message, &inbox, NULL));
-    assert_int_equal(atomic_load(&inbox.count), 1);
-    assert_true(last_is(&inbox, "well?"));
-    kvb_bus_unsubscribe(subscription);
-    kvb_bus_close(server_side);
-    kvb_bus_close(bus);
-}
-
 static void keep_silent(void *context, const struct kvb_bus_message *message)
 {
     (void)context;
@@ -442,6 +412,45 @@ static void a_request_without_an_answer_says_why(void **state)
     assert_int_equal(atomic_load(&inbox.count), 0);
     kvb_bus_unsubscribe(subscription);
     kvb_bus_close(bus);
+}
+
+/* ---- Logins --------------------------------------------------------------------------------- */
+
+static void wrong_credentials_do_not_stop_reconnecting(void **state)
+{
+    struct nats_server server = { 0 };
+    char right[96];
+
+    (void)state;
+    assert_ok(nats_server_start(&server, 0, "authorization: { user: u, password: p }\n"));
+    const uint16_t port = server.port;
+    struct kvb_bus *bus = open_bus(server.url);
+    (void)snprintf(right, sizeof right, "nats://u:p@127.0.0.1:%u", port);
+    struct kvb_bus *allowed = open_connected(right);
+    assert_false(kvb_bus_is_connected(bus));
+    nats_server_kill(&server);
+    assert_ok(nats_server_start(&server, port, NULL));
+    assert_true(wait_until(is_up, bus, patience_ms));
+    kvb_bus_close(bus);
+    kvb_bus_close(allowed);
+    nats_server_kill(&server);
+}
+
+static void a_password_may_be_any_text_and_percent_encoded(void **state)
+{
+    static const char *const logins[] = { "u:p%40%3A%2f%22%5C%25", "%75:p@%3A%2f%22%5C%",
+                                          "u:p@:/\"\\%" };
+    struct nats_server server = { 0 };
+
+    (void)state;
+    assert_ok(
+        nats_server_start(&server, 0, "authorization: { user: u, password: \"p@:/\\\"\\\\%\" }\n"));
+    for (size_t i = 0; i < KVB_COUNT_OF(logins); i++) {
+        char url[128];
+        (void)snprintf(url, sizeof url, "nats://%s@127.0.0.1:%u", logins[i], server.port);
+        kvb_bus_close(open_connected(url));
+    }
+    nats_server_kill(&server);
 }
 
 /* ---- Queue groups ------------------------------------------------------------------------ */
@@ -568,21 +577,6 @@ static void a_drained_subscription_is_not_restored_after_a_reconnect(void **stat
     assert_int_equal(atomic_load(&inbox.count), 0);
     kvb_bus_close(bus);
     nats_server_kill(&server);
-}
-
-static void refuses_group_names_that_would_inject_protocol_lines(void **state)
-{
-    static const char *const bad[] = { "a b", "a\r\nPUB b 1", "*", "a.>", ".a", "a..b", "a." };
-    const struct nats_server *server = *state;
-    struct kvb_bus_subscription *subscription = NULL;
-    struct kvb_bus *bus = open_connected(server->url);
-
-    for (size_t i = 0; i < KVB_COUNT_OF(bad); i++) {
-        assert_int_equal(
-            kvb_bus_subscribe_queue(bus, "a", bad[i], take_message, NULL, &subscription),
-            KVB_BAD_INPUT);
-    }
-    kvb_bus_close(bus);
 }
 
 /* ---- Losses -------------------------------------------------------------------------- */
@@ -817,58 +811,30 @@ static void a_lame_duck_without_another_is_used_until_it_stops(void **state)
     nats_server_kill(&server);
 }
 
-static void closes_while_no_server_answers(void **state)
-{
-    uint16_t port = 0;
-    char url[64];
-
-    (void)state;
-    assert_ok(free_port(&port));
-    (void)snprintf(url, sizeof url, "nats://127.0.0.1:%u", port);
-    for (int i = 0; i < 5; i++) {
-        kvb_bus_close(open_bus(url));
-    }
-    kvb_bus_close(NULL);
-}
-
-static void subscriptions_may_be_ended_after_the_bus(void **state)
-{
-    const struct nats_server *server = *state;
-    struct kvb_bus_subscription *subscription = NULL;
-    struct kvb_bus *bus = open_connected(server->url);
-
-    assert_ok(kvb_bus_subscribe(bus, "a", keep_silent, NULL, &subscription));
-    kvb_bus_close(bus);
-    kvb_bus_unsubscribe(subscription);
-}
-
 SUITE(bus)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(refuses_invalid_urls_and_unusable_files),
-        cmocka_unit_test(an_error_message_shows_no_password),
         cmocka_unit_test(opens_without_a_server_and_connects_when_it_starts),
-        cmocka_unit_test(a_published_message_arrives),
         cmocka_unit_test(kept_messages_outlive_their_handler_and_the_bus),
         cmocka_unit_test(no_handler_runs_after_unsubscribe),
         cmocka_unit_test(unsubscribe_waits_for_the_handler_that_runs),
         cmocka_unit_test(messages_beyond_those_that_may_wait_are_counted_as_dropped),
         cmocka_unit_test(subscriptions_get_their_messages_in_the_order_of_the_connection),
+        cmocka_unit_test(many_are_published_in_order_up_to_one_that_is_refused),
         cmocka_unit_test(refuses_subjects_that_would_inject_protocol_lines),
         cmocka_unit_test(refuses_messages_above_the_servers_max_payload),
-        cmocka_unit_test(a_request_gets_its_answer),
         cmocka_unit_test(a_request_without_an_answer_says_why),
+        cmocka_unit_test(wrong_credentials_do_not_stop_reconnecting),
+        cmocka_unit_test(a_password_may_be_any_text_and_percent_encoded),
         cmocka_unit_test(one_of_a_queue_group_gets_a_message_before_and_after_a_restart),
         cmocka_unit_test(a_drain_loses_nothing_and_ends_the_delivery),
         cmocka_unit_test(a_drained_subscription_is_not_restored_after_a_reconnect),
-        cmocka_unit_test(refuses_group_names_that_would_inject_protocol_lines),
         cmocka_unit_test(a_restarted_server_is_found_again_with_its_subscriptions),
         cmocka_unit_test(dials_again_after_nats_c_gave_up),
         cmocka_unit_test(a_frozen_server_blocks_no_caller_and_is_reconnected_to),
         cmocka_unit_test(a_lame_duck_is_left_for_a_server_that_it_announced),
         cmocka_unit_test(a_lame_duck_without_another_is_used_until_it_stops),
-        cmocka_unit_test(closes_while_no_server_answers),
-        cmocka_unit_test(subscriptions_may_be_ended_after_the_bus),
     };
 
     return cmocka_run_group_tests(tests, nats_server_for_group, nats_server_after_group);

@@ -108,27 +108,6 @@ static void set(char field[kvb_login_text_bytes], const char *path)
 /* ---- Tests
  * ----------------------------------------------------------------------------------------- */
 
-static void accepts_no_login_or_one_of_each_kind(void **state)
-{
-    struct kvb_bus_login login = { 0 };
-    const char *named = NULL;
-    char *const fields[] = { login.token_file, login.credentials, login.nkey_seed_file };
-
-    (void)state;
-    assert_ok(kvb_bus_login_check(&login, "nats://u:p@h", &named, NULL));
-    for (size_t i = 0; i < KVB_COUNT_OF(fields); i++) {
-        set(fields[i], secret);
-        assert_ok(kvb_bus_login_check(&login, "nats://h", &named, NULL));
-        fields[i][0] = '\0';
-    }
-    memcpy(login.user, "u", 2);
-    set(login.password_file, secret);
-    set(login.ca_file, certificate);
-    set(login.cert_file, certificate);
-    set(login.key_file, key);
-    assert_ok(kvb_bus_login_check(&login, "nats://h", &named, NULL));
-}
-
 static void refuses_two_logins_and_names_both(void **state)
 {
     struct kvb_bus_login login = { .user = "u" };
@@ -274,7 +253,6 @@ static void refuses_a_key_that_is_encrypted_or_of_another_certificate(void **sta
 SUITE(login)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(accepts_no_login_or_one_of_each_kind),
         cmocka_unit_test(refuses_two_logins_and_names_both),
         cmocka_unit_test(refuses_one_half_of_a_pair),
         cmocka_unit_test(refuses_a_user_name_that_would_end_the_protocol_line),

@@ -117,21 +117,6 @@ static void a_changed_file_makes_a_new_connection_with_the_subscriptions(void **
     end_renewing(&one);
 }
 
-static void the_same_files_make_none(void **state)
-{
-    struct renewing one;
-
-    (void)state;
-    start_renewing(&one);
-    assert_ok(kvb_bus_renew(one.bus, &one.login, NULL));
-    expect_message(&one);
-    assert_int_equal(kvb_bus_connects(one.bus), 1);
-    write_token(&one, "right"); /* the next change is the first */
-    assert_ok(kvb_bus_renew(one.bus, NULL, NULL));
-    assert_true(wait_until(is_renewed, &one, patience_ms));
-    end_renewing(&one);
-}
-
 static void a_login_that_is_refused_leaves_the_connection(void **state)
 {
     struct renewing one;
@@ -150,7 +135,6 @@ SUITE(renewal)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_changed_file_makes_a_new_connection_with_the_subscriptions),
-        cmocka_unit_test(the_same_files_make_none),
         cmocka_unit_test(a_login_that_is_refused_leaves_the_connection),
     };
 

@@ -56,17 +56,6 @@ static void the_server_that_was_left_is_last(void **state)
     }
 }
 
-static void a_server_that_is_listed_twice_is_last_twice(void **state)
-{
-    (void)state;
-    for (uint64_t seed = 0; seed < seeds; seed++) {
-        const char *list[] = { "a:1", "nats://b", "c:1", "nats://u:p@b:4222" };
-        kvb_server_list_order(list, KVB_COUNT_OF(list), "nats://b", seed);
-        assert_true(kvb_server_url_is_same(list[2], "b"));
-        assert_true(kvb_server_url_is_same(list[3], "b"));
-    }
-}
-
 static void a_server_is_its_host_and_port(void **state)
 {
     (void)state;
@@ -75,16 +64,6 @@ static void a_server_is_its_host_and_port(void **state)
     assert_false(kvb_server_url_is_same("host", "hos"));
     assert_false(kvb_server_url_is_same("[::1]:4222", "[::2]:4222"));
     assert_true(kvb_server_url_is_same("[::1]", "nats://[::1]:4222"));
-}
-
-static void a_list_of_one_or_none_keeps_its_order(void **state)
-{
-    const char *list[] = { "a" };
-
-    (void)state;
-    kvb_server_list_order(list, 0, "a", 1);
-    kvb_server_list_order(list, 1, "a", 1);
-    assert_string_equal(list[0], "a");
 }
 
 static void a_login_that_cannot_be_sent_is_an_error(void **state)
@@ -122,9 +101,7 @@ SUITE(server_url)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_server_is_first_in_some_orders),
         cmocka_unit_test(the_server_that_was_left_is_last),
-        cmocka_unit_test(a_server_that_is_listed_twice_is_last_twice),
         cmocka_unit_test(a_server_is_its_host_and_port),
-        cmocka_unit_test(a_list_of_one_or_none_keeps_its_order),
         cmocka_unit_test(a_login_that_cannot_be_sent_is_an_error),
     };
 

@@ -21,47 +21,6 @@ look_until(struct kvb_bus_watch *watch, uint64_t *now_ns, uint64_t until_ns)
     return KVB_BUS_WATCH_REST;
 }
 
-static void pings_a_second_after_the_last_ping(void **state)
-{
-    struct kvb_bus_watch watch;
-    uint64_t now_ns = start_ns;
-
-    (void)state;
-    kvb_bus_watch_begin(&watch, start_ns);
-    assert_int_equal(look_until(&watch, &now_ns, start_ns + 999 * ms), KVB_BUS_WATCH_PING);
-    assert_int_equal(now_ns, start_ns + 1000 * ms);
-    kvb_bus_watch_pinged(&watch, now_ns);
-    kvb_bus_watch_answered(&watch);
-    assert_int_equal(look_until(&watch, &now_ns, start_ns + 1500 * ms), KVB_BUS_WATCH_REST);
-    assert_int_equal(look_until(&watch, &now_ns, start_ns + 2000 * ms), KVB_BUS_WATCH_PING);
-    assert_int_equal(now_ns, start_ns + 2000 * ms);
-}
-
-static void pings_of_other_threads_count(void **state)
-{
-    struct kvb_bus_watch watch;
-    uint64_t now_ns = start_ns;
-
-    (void)state;
-    kvb_bus_watch_begin(&watch, start_ns);
-    assert_int_equal(look_until(&watch, &now_ns, start_ns + 500 * ms), KVB_BUS_WATCH_REST);
-    kvb_bus_watch_pinged(&watch, now_ns);
-    kvb_bus_watch_answered(&watch);
-    assert_int_equal(look_until(&watch, &now_ns, start_ns + 1000 * ms), KVB_BUS_WATCH_REST);
-}
-
-static void closes_when_nothing_answers_for_two_seconds(void **state)
-{
-    struct kvb_bus_watch watch;
-    uint64_t now_ns = start_ns;
-
-    (void)state;
-    kvb_bus_watch_begin(&watch, start_ns);
-    kvb_bus_watch_pinged(&watch, start_ns);
-    assert_int_equal(look_until(&watch, &now_ns, start_ns + 1500 * ms), KVB_BUS_WATCH_REST);
-    assert_int_equal(look_until(&watch, &now_ns, start_ns + 2000 * ms), KVB_BUS_WATCH_CLOSE);
-}
-
 static void repeated_pings_do_not_postpone_the_close(void **state)
 {
     struct kvb_bus_watch watch;
@@ -109,30 +68,12 @@ static void a_ping_later_than_the_last_check_is_valid(void **state)
     assert_int_equal(now_ns, woken_ns + 2000 * ms);
 }
 
-static void a_new_connection_has_no_ping_to_answer(void **state)
-{
-    struct kvb_bus_watch watch;
-    uint64_t now_ns = start_ns;
-
-    (void)state;
-    kvb_bus_watch_begin(&watch, start_ns);
-    kvb_bus_watch_pinged(&watch, start_ns);
-    kvb_bus_watch_begin(&watch, start_ns + 1500 * ms);
-    now_ns = start_ns + 1500 * ms;
-    assert_int_equal(look_until(&watch, &now_ns, start_ns + 2000 * ms), KVB_BUS_WATCH_REST);
-    assert_int_equal(look_until(&watch, &now_ns, start_ns + 2500 * ms), KVB_BUS_WATCH_PING);
-}
-
 SUITE(watch)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pings_a_second_after_the_last_ping),
-        cmocka_unit_test(pings_of_other_threads_count),
-        cmocka_unit_test(closes_when_nothing_answers_for_two_seconds),
         cmocka_unit_test(repeated_pings_do_not_postpone_the_close),
         cmocka_unit_test(time_without_a_check_is_no_silence),
         cmocka_unit_test(a_ping_later_than_the_last_check_is_valid),
-        cmocka_unit_test(a_new_connection_has_no_ping_to_answer),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -72,24 +72,6 @@ static void await_turn(struct seen *seen)
 
 /* ---- Turns ---- */
 
-static void a_job_has_no_turn_before_it_is_woken(void **state)
-{
-    (void)state;
-    struct kvb_control *control = open_loop();
-    struct seen seen = { .turns = 0 };
-    struct kvb_job *job = add(control, &seen);
-
-    kvb_control_run_once(control, 0);
-    assert_int_equal(seen.turns, 0);
-    kvb_job_wake(job);
-    kvb_job_wake(job); /* both together are one */
-    kvb_control_run_once(control, 20000);
-    kvb_control_run_once(control, 0);
-    assert_int_equal(seen.turns, 1);
-    kvb_job_remove(job);
-    kvb_control_free(control);
-}
-
 static void a_turn_comes_at_its_time_and_not_before(void **state)
 {
     (void)state;
@@ -105,28 +87,6 @@ static void a_turn_comes_at_its_time_and_not_before(void **state)
     assert_int_equal(seen.turns, 3);
     assert_true(kvb_clock_monotonic_ns() - from_ns >= 2 * seen.pause_ns);
     kvb_job_remove(job);
-    kvb_control_free(control);
-}
-
-static void all_jobs_take_turns_on_one_thread(void **state)
-{
-    (void)state;
-    struct kvb_control *control = start_loop();
-    struct seen seen[3] = { { .turns = 0 } };
-    struct kvb_job *jobs[KVB_COUNT_OF(seen)];
-
-    for (size_t i = 0; i < KVB_COUNT_OF(seen); i++) {
-        jobs[i] = add(control, &seen[i]);
-        kvb_job_wake(jobs[i]);
-    }
-    for (size_t i = 0; i < KVB_COUNT_OF(seen); i++) {
-        await_turn(&seen[i]);
-        assert_true(pthread_equal(seen[i].thread, seen[0].thread));
-        assert_false(pthread_equal(seen[i].thread, pthread_self()));
-    }
-    for (size_t i = 0; i < KVB_COUNT_OF(seen); i++) {
-        kvb_job_remove(jobs[i]);
-    }
     kvb_control_free(control);
 }
 
@@ -334,9 +294,7 @@ static void survives_every_allocation_failing(void **state)
 SUITE(control)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_job_has_no_turn_before_it_is_woken),
         cmocka_unit_test(a_turn_comes_at_its_time_and_not_before),
-        cmocka_unit_test(all_jobs_take_turns_on_one_thread),
         cmocka_unit_test(a_removed_job_ends_on_the_thread_and_has_no_turn_more),
         cmocka_unit_test(slow_work_delays_no_other_job),
         cmocka_unit_test(a_job_ends_after_its_work),

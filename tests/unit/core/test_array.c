@@ -52,18 +52,6 @@ static void refuses_a_ceiling_whose_bytes_wrap_around(void **state)
     assert_null(items);
 }
 
-static void allocates_nothing_when_there_is_room(void **state)
-{
-    (void)state;
-    uint8_t *items = NULL;
-    size_t capacity = 0;
-
-    fail_alloc_after(0);
-    assert_ok(kvb_array_reserve(&items, &capacity, 0, 1, 100));
-    fail_alloc_after(-1);
-    assert_null(items);
-}
-
 static void keeps_the_old_items_when_an_allocation_fails(void **state)
 {
     (void)state;
@@ -86,7 +74,6 @@ SUITE(array)
         cmocka_unit_test(grows_by_doubling_and_keeps_what_was_written),
         cmocka_unit_test(stops_at_the_ceiling_and_changes_nothing),
         cmocka_unit_test(refuses_a_ceiling_whose_bytes_wrap_around),
-        cmocka_unit_test(allocates_nothing_when_there_is_room),
         cmocka_unit_test(keeps_the_old_items_when_an_allocation_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

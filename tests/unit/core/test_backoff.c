@@ -6,14 +6,6 @@
 
 static const struct kvb_backoff_range range = { .first_ns = 100, .longest_ns = 1000 };
 
-static void the_first_attempt_is_due_at_once(void **state)
-{
-    const struct kvb_backoff backoff = { 0 };
-
-    (void)state;
-    assert_true(kvb_backoff_is_due(&backoff, 0));
-}
-
 static void pauses_double_up_to_the_longest(void **state)
 {
     static const uint64_t pauses[] = { 100, 200, 400, 800, 1000, 1000 };
@@ -27,17 +19,6 @@ static void pauses_double_up_to_the_longest(void **state)
         assert_true(kvb_backoff_is_due(&backoff, now_ns + pauses[i]));
         now_ns += pauses[i];
     }
-}
-
-static void a_success_begins_again_with_the_first_pause(void **state)
-{
-    struct kvb_backoff backoff = { 0 };
-
-    (void)state;
-    (void)kvb_backoff_fail(&backoff, &range, 0);
-    (void)kvb_backoff_fail(&backoff, &range, 0);
-    backoff = (struct kvb_backoff){ 0 };
-    assert_int_equal(kvb_backoff_fail(&backoff, &range, 0), range.first_ns);
 }
 
 static void what_comes_and_goes_is_limited(void **state)
@@ -74,9 +55,7 @@ static void no_range_makes_a_pause_too_long(void **state)
 SUITE(backoff)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_first_attempt_is_due_at_once),
         cmocka_unit_test(pauses_double_up_to_the_longest),
-        cmocka_unit_test(a_success_begins_again_with_the_first_pause),
         cmocka_unit_test(what_comes_and_goes_is_limited),
         cmocka_unit_test(no_range_makes_a_pause_too_long),
     };

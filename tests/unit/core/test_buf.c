@@ -87,15 +87,6 @@ static void survives_every_allocation_failing(void **state)
     assert_ok(status);
 }
 
-static void a_zeroed_buf_may_be_freed(void **state)
-{
-    (void)state;
-    struct kvb_buf buf = { 0 };
-
-    kvb_buf_done(&buf);
-    assert_null(buf.data);
-}
-
 SUITE(buf)
 {
     const struct CMUnitTest tests[] = {
@@ -103,7 +94,6 @@ SUITE(buf)
         cmocka_unit_test(a_reset_keeps_the_memory),
         cmocka_unit_test(refuses_what_goes_beyond_the_ceiling_and_keeps_the_rest),
         cmocka_unit_test(survives_every_allocation_failing),
-        cmocka_unit_test(a_zeroed_buf_may_be_freed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -192,16 +192,6 @@ static void every_type_is_read(void **state)
     assert_null(sample.things);
 }
 
-static void empty_groups_and_lists_are_fine(void **state)
-{
-    (void)state;
-    struct sample sample = read_good("a = { b = {}; };\nthings = ();");
-
-    assert_int_equal(sample.small, 7);
-    assert_int_equal(sample.thing_count, 0);
-    kvb_conf_done(&table, &sample);
-}
-
 /* ---- Mistakes ---------------------------------------------------------------------------- */
 
 static void unknown_keys_are_errors_at_every_depth(void **state)
@@ -229,13 +219,6 @@ static void a_key_of_an_earlier_version_says_what_serves_in_its_place(void **sta
     assert_wrong(
         "former = { any = 1; };\na = { former = 2; };\n", "1: former: this key is gone: use text",
         "2: a.former: this key is gone: a.text serves for it");
-}
-
-static void a_value_of_an_earlier_version_says_what_serves_in_its_place(void **state)
-{
-    (void)state;
-    assert_wrong(
-        "colour = \"teal\";", "1: colour: \"teal\" is gone: \"green\" serves in its place");
 }
 
 static void wrong_types_are_errors_with_a_remedy(void **state)
@@ -362,16 +345,6 @@ static void lists_have_a_minimum_and_a_maximum_length(void **state)
     const size_t len = strlen(text);
     (void)snprintf(text + len, sizeof text - len, ");");
     assert_wrong(text, "1: things: has 41 entries: give 0 .. 40");
-}
-
-static void a_wrong_value_keeps_the_default(void **state)
-{
-    (void)state;
-    struct sample sample =
-        read_bad("ratio = 5;", (const char *const[]){ "1: ratio: is out of range", NULL });
-
-    assert_true(sample.ratio == 0.5);
-    kvb_conf_done(&table, &sample);
 }
 
 static void errors_above_the_ceiling_are_only_counted(void **state)
@@ -773,10 +746,8 @@ SUITE(conf)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_empty_file_gives_the_defaults),
         cmocka_unit_test(every_type_is_read),
-        cmocka_unit_test(empty_groups_and_lists_are_fine),
         cmocka_unit_test(unknown_keys_are_errors_at_every_depth),
         cmocka_unit_test(a_key_of_an_earlier_version_says_what_serves_in_its_place),
-        cmocka_unit_test(a_value_of_an_earlier_version_says_what_serves_in_its_place),
         cmocka_unit_test(wrong_types_are_errors_with_a_remedy),
         cmocka_unit_test(values_out_of_range_are_errors),
         cmocka_unit_test(integers_that_libconfig_would_cut_are_errors),
@@ -784,7 +755,6 @@ SUITE(conf)
         cmocka_unit_test(numbers_in_strings_must_be_plain_decimals),
         cmocka_unit_test(a_missing_required_key_is_reported_at_the_line_of_its_group),
         cmocka_unit_test(lists_have_a_minimum_and_a_maximum_length),
-        cmocka_unit_test(a_wrong_value_keeps_the_default),
         cmocka_unit_test(errors_above_the_ceiling_are_only_counted),
         cmocka_unit_test(wrong_syntax_is_reported_with_its_line),
         cmocka_unit_test(unreadable_files_are_errors),

@@ -30,15 +30,6 @@ static void powers_of_ten_and_their_neighbours_are_written(void **state)
     assert_written(UINT64_MAX);
 }
 
-static void inner_zeros_are_written(void **state)
-{
-    (void)state;
-    assert_written(UINT64_C(1000000000000000000));
-    assert_written(UINT64_C(10000000000000001));
-    assert_written(UINT64_C(10000000000000));
-    assert_written(UINT64_C(100000001));
-}
-
 static void random_numbers_of_any_length_are_written(void **state)
 {
     uint64_t rng = 1;
@@ -69,7 +60,6 @@ SUITE(decimal)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(powers_of_ten_and_their_neighbours_are_written),
-        cmocka_unit_test(inner_zeros_are_written),
         cmocka_unit_test(random_numbers_of_any_length_are_written),
         cmocka_unit_test(reads_digits_and_nothing_else),
     };

@@ -127,47 +127,6 @@ static void quotes_values_whose_end_would_be_ambiguous(void **state)
     close(log.fd);
 }
 
-static void leaves_out_lines_below_the_configured_level(void **state)
-{
-    (void)state;
-    struct kvb_log log = open_log(false);
-    char text[read_bytes];
-
-    kvb_log_write(&log, KVB_LOG_DEBUG, "a", "b", NULL);
-    assert_int_equal(read_log(&log, text), 0);
-    kvb_log_write(&log, KVB_LOG_INFO, "a", "b", NULL);
-    kvb_log_write(&log, KVB_LOG_ERROR, "a", "b", NULL);
-    assert_true(read_log(&log, text) > 0);
-    kvb_log_write(NULL, KVB_LOG_ERROR, "a", "b", NULL);
-    close(log.fd);
-}
-
-static void keeps_utf8_and_escapes_all_other_bytes(void **state)
-{
-    (void)state;
-    struct kvb_log log = open_log(true);
-    char text[read_bytes];
-    static const char *const pairs[][2] = {
-        { "gr\xc3\xbc\xc3\x9f", "gr\xc3\xbc\xc3\x9f" }, /* two bytes each */
-        { "\xe2\x82\xac \xf0\x9f\x98\x80", "\xe2\x82\xac \xf0\x9f\x98\x80" },
-        { "\xff\xfe", "\xc3\xbf\xc3\xbe" },                         /* bytes as U+00FF, U+00FE */
-        { "\xc3", "\xc3\x83" },                                     /* cut off */
-        { "\xc0\x80", "\xc3\x80\xc2\x80" },                         /* an overlong NUL */
-        { "\xed\xa0\x80", "\xc3\xad\xc2\xa0\xc2\x80" },             /* half a surrogate pair */
-        { "\xf4\x90\x80\x80", "\xc3\xb4\xc2\x90\xc2\x80\xc2\x80" }, /* above U+10FFFF */
-        { "\"\\\x1b[2J\x7f", "\"\\\x1b[2J\x7f" },
-    };
-
-    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
-        kvb_log_write(&log, KVB_LOG_INFO, "a", "b", "v", pairs[i][0], NULL);
-        const size_t len = read_log(&log, text);
-        json_object *object = parse_line(text, len);
-        assert_string_equal(string_of(object, "v"), pairs[i][1]);
-        json_object_put(object);
-    }
-    close(log.fd);
-}
-
 static void writes_no_control_character_of_a_peer(void **state)
 {
     (void)state;
@@ -315,25 +274,12 @@ static void repeated_trouble_is_logged_ten_seconds_after_the_newest_line(void **
     assert_true(kvb_log_backoff_due(&backoff, 33 * KVB_NS_PER_S));
 }
 
-static void names_levels_and_numbers(void **state)
-{
-    (void)state;
-    char text[24];
-
-    assert_string_equal(kvb_log_level_name(KVB_LOG_ERROR), "error");
-    assert_string_equal(kvb_log_level_name(KVB_LOG_DEBUG), "debug");
-    assert_string_equal(kvb_log_level_name(KVB_LOG_LEVEL_COUNT), "unknown");
-    assert_string_equal(kvb_log_u64(text, UINT64_MAX), "18446744073709551615");
-}
-
 SUITE(log)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(writes_one_plain_line),
         cmocka_unit_test(writes_one_json_object),
         cmocka_unit_test(quotes_values_whose_end_would_be_ambiguous),
-        cmocka_unit_test(leaves_out_lines_below_the_configured_level),
-        cmocka_unit_test(keeps_utf8_and_escapes_all_other_bytes),
         cmocka_unit_test(writes_no_control_character_of_a_peer),
         cmocka_unit_test(is_valid_json_for_any_bytes),
         cmocka_unit_test(cuts_long_values_between_characters),
@@ -342,7 +288,6 @@ SUITE(log)
         cmocka_unit_test(remembers_a_line_at_time_zero),
         cmocka_unit_test(logs_lasting_trouble_at_intervals_that_double_up_to_ten_minutes),
         cmocka_unit_test(repeated_trouble_is_logged_ten_seconds_after_the_newest_line),
-        cmocka_unit_test(names_levels_and_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

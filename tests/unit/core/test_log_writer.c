@@ -103,26 +103,6 @@ static void dropped_lines_are_counted_and_reported_when_there_is_room_again(void
     end(&world);
 }
 
-static void lines_arrive_whole_and_in_order(void **state)
-{
-    (void)state;
-    struct world world;
-    char want[64];
-    char number[24];
-
-    begin(&world);
-    write_lines(&world, 500);
-    char *text = read_until(&world, "number=499\n");
-    const char *at = text;
-    for (unsigned i = 0; i < 500; i++) {
-        (void)snprintf(want, sizeof want, " test a line number=%s\ninfo ", kvb_log_u64(number, i));
-        at = strstr(at, i < 499 ? want : " test a line number=499\n");
-        assert_non_null(at);
-    }
-    free(text);
-    end(&world);
-}
-
 static void the_last_lines_are_written_before_the_end(void **state)
 {
     (void)state;
@@ -179,7 +159,6 @@ SUITE(log_writer)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(writing_a_line_never_waits_for_the_reader),
         cmocka_unit_test(dropped_lines_are_counted_and_reported_when_there_is_room_again),
-        cmocka_unit_test(lines_arrive_whole_and_in_order),
         cmocka_unit_test(the_last_lines_are_written_before_the_end),
         cmocka_unit_test(its_thread_ends_while_there_are_no_lines),
     };

@@ -24,20 +24,6 @@ static const struct kvb_metric_row rows[] = {
 #undef AS_ROW
 };
 
-static void counts_up_and_can_be_set(void **state)
-{
-    (void)state;
-    _Atomic uint64_t values[metric_count] = { 0 };
-    struct kvb_metrics metrics = { rows, values, KVB_COUNT_OF(rows) };
-
-    kvb_metric_add(&metrics, metric_batches, 2);
-    kvb_metric_add(&metrics, metric_batches, UINT64_C(1) << 40U);
-    kvb_metric_set(&metrics, metric_held, 9);
-    kvb_metric_set(&metrics, metric_held, 4);
-    assert_true(kvb_metric_get(&metrics, metric_batches) == (UINT64_C(1) << 40U) + 2);
-    assert_int_equal(kvb_metric_get(&metrics, metric_held), 4);
-}
-
 static void *add_many(void *context)
 {
     for (int i = 0; i < adds; i++) {
@@ -63,16 +49,6 @@ static void threads_that_count_lose_nothing(void **state)
 }
 
 enum { histogram_id = 1, after_histogram = histogram_id + kvb_metric_slots_HISTOGRAM };
-
-static void a_real_value_is_kept_to_the_last_bit(void **state)
-{
-    (void)state;
-    _Atomic uint64_t values[metric_count] = { 0 };
-    struct kvb_metrics metrics = { rows, values, KVB_COUNT_OF(rows) };
-
-    kvb_metric_set_real(&metrics, metric_held, -0.1);
-    assert_true(kvb_metric_get_real(&metrics, metric_held) == -0.1);
-}
 
 static void a_duration_counts_in_the_first_bucket_whose_bound_it_does_not_exceed(void **state)
 {
@@ -112,9 +88,7 @@ static void a_duration_of_several_is_shared_evenly(void **state)
 SUITE(metric)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(counts_up_and_can_be_set),
         cmocka_unit_test(threads_that_count_lose_nothing),
-        cmocka_unit_test(a_real_value_is_kept_to_the_last_bit),
         cmocka_unit_test(a_duration_counts_in_the_first_bucket_whose_bound_it_does_not_exceed),
         cmocka_unit_test(a_duration_of_several_is_shared_evenly),
     };

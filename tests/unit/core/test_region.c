@@ -99,19 +99,6 @@ static void what_is_populated_takes_no_fault(void **state)
     kvb_region_close(&region);
 }
 
-static void without_memory_nothing_is_populated(void **state)
-{
-    (void)state;
-    struct kvb_region region = { 0 };
-
-    assert_ok(kvb_region_open(&region, max));
-    fail_alloc_after(0);
-    assert_false(kvb_region_populate(&region, max, max));
-    fail_alloc_after(-1);
-    assert_int_equal(region.populated, 0);
-    kvb_region_close(&region);
-}
-
 SUITE(region)
 {
     const struct CMUnitTest tests[] = {
@@ -119,7 +106,6 @@ SUITE(region)
         cmocka_unit_test(growing_moves_nothing),
         cmocka_unit_test(an_endless_address_space_is_refused),
         cmocka_unit_test(what_is_populated_takes_no_fault),
-        cmocka_unit_test(without_memory_nothing_is_populated),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

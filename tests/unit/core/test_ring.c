@@ -8,36 +8,6 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-static bool is_readable(const struct kvb_ring *ring)
-{
-    struct pollfd look = { .fd = kvb_ring_fd(ring), .events = POLLIN };
-
-    return poll(&look, 1, 0) == 1;
-}
-
-static void is_readable_while_not_empty_or_closed(void **state)
-{
-    (void)state;
-    struct kvb_ring *ring = NULL;
-    int item = 0;
-    void *got = NULL;
-
-    assert_ok(kvb_ring_new(2, NULL, &ring));
-    assert_false(is_readable(ring));
-    assert_ok(kvb_ring_put(ring, &item));
-    assert_ok(kvb_ring_put(ring, &item));
-    assert_true(is_readable(ring));
-    assert_ok(kvb_ring_take(ring, &got));
-    assert_true(is_readable(ring));
-    assert_ok(kvb_ring_take(ring, &got));
-    assert_false(is_readable(ring));
-    assert_ok(kvb_ring_put(ring, &item));
-    kvb_ring_close(ring);
-    assert_ok(kvb_ring_take(ring, &got));
-    assert_true(is_readable(ring));
-    kvb_ring_free(ring);
-}
-
 static void a_closed_ring_gives_out_the_rest_and_takes_no_more(void **state)
 {
     (void)state;
@@ -230,7 +200,6 @@ static void agrees_with_an_array(void **state)
 SUITE(ring)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(is_readable_while_not_empty_or_closed),
         cmocka_unit_test(a_closed_ring_gives_out_the_rest_and_takes_no_more),
         cmocka_unit_test(frees_the_items_that_are_left),
         cmocka_unit_test(refuses_capacities_out_of_range),

@@ -5,29 +5,6 @@
 
 #include <errno.h>
 
-static void *wait_for_lock(void *context)
-{
-    pthread_mutex_lock(context);
-    pthread_mutex_unlock(context);
-    return NULL;
-}
-
-static void a_thread_runs_and_is_joined_once(void **state)
-{
-    (void)state;
-    pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    struct kvb_thread thread = { 0 };
-
-    kvb_thread_join(&thread); /* no thread */
-    pthread_mutex_lock(&lock);
-    assert_ok(kvb_thread_start(&thread, wait_for_lock, &lock));
-    assert_true(thread.is_running);
-    pthread_mutex_unlock(&lock);
-    kvb_thread_join(&thread);
-    assert_false(thread.is_running);
-    kvb_thread_join(&thread);
-}
-
 /* A deadline of the monotonic clock lies decades in the past of the realtime clock. */
 static void a_wait_uses_the_monotonic_clock(void **state)
 {
@@ -53,7 +30,6 @@ static void a_wait_uses_the_monotonic_clock(void **state)
 SUITE(thread)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_thread_runs_and_is_joined_once),
         cmocka_unit_test(a_wait_uses_the_monotonic_clock),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -50,26 +50,10 @@ static void every_three_bytes_are_read_as_the_definition_says(void **state)
     }
 }
 
-static void a_truncated_character_is_invalid(void **state)
-{
-    (void)state;
-    static const char *const characters[] = { "\xc3\xa4", "\xe2\x82\xac", "\xf0\x9f\x98\x80" };
-
-    for (size_t i = 0; i < sizeof characters / sizeof characters[0]; i++) {
-        const uint8_t *text = (const uint8_t *)characters[i];
-        const size_t len = strlen(characters[i]);
-        assert_int_equal(kvb_utf8_len(text, len), len);
-        for (size_t left = 1; left < len; left++) {
-            assert_int_equal(kvb_utf8_len(text, left), 0);
-        }
-    }
-}
-
 SUITE(utf8)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_three_bytes_are_read_as_the_definition_says),
-        cmocka_unit_test(a_truncated_character_is_invalid),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -85,35 +85,6 @@ static bool has_changed_soon(struct kvb_file_watch *watch)
     return kvb_file_watch_has_changed(watch, now_ns + KVB_NS_PER_S);
 }
 
-static void a_file_that_is_written_or_replaced_has_changed_once(void **state)
-{
-    (void)state;
-    KVB_OWN(kvb_file_watch_close) struct kvb_file_watch watch = { .fd = -1 };
-    struct folder folder;
-    char other[80];
-
-    open_folder(&folder);
-    write_file(folder.file, "one");
-    watch_one(&watch, folder.file);
-    assert_false(has_changed_soon(&watch));
-
-    write_file(folder.file, "three");
-    assert_true(has_changed_soon(&watch));
-    assert_false(has_changed_soon(&watch));
-
-    (void)snprintf(other, sizeof other, "%s/other", folder.path);
-    write_file(other, "seven");
-    assert_false(has_changed_soon(&watch)); /* another file in the same folder */
-    assert_int_equal(rename(other, folder.file), 0);
-    assert_true(has_changed_soon(&watch));
-
-    assert_int_equal(unlink(folder.file), 0);
-    assert_false(has_changed_soon(&watch)); /* a second change is pending */
-    write_file(folder.file, "eleven");
-    assert_true(has_changed_soon(&watch));
-    remove_folder(folder.path);
-}
-
 static void a_change_during_the_read_is_noticed(void **state)
 {
     (void)state;
@@ -151,16 +122,6 @@ static void without_inotify_files_are_compared_every_ten_seconds(void **state)
     remove_folder(folder.path);
 }
 
-static void without_a_file_nothing_is_ever_due(void **state)
-{
-    (void)state;
-    struct kvb_file_watch watch = { .fd = -1 };
-
-    kvb_file_watch_set(&watch, NULL, 0, kvb_file_watch_now(), &silent);
-    assert_true(kvb_file_watch_due_ns(&watch) == UINT64_MAX);
-    assert_false(kvb_file_watch_has_changed(&watch, UINT64_MAX - 1));
-}
-
 SUITE(file_watch)
 {
     /* As kvb_daemon_block_signals() does. */
@@ -170,10 +131,8 @@ SUITE(file_watch)
     (void)pthread_sigmask(SIG_BLOCK, &signals, NULL);
 
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_file_that_is_written_or_replaced_has_changed_once),
         cmocka_unit_test(a_change_during_the_read_is_noticed),
         cmocka_unit_test(without_inotify_files_are_compared_every_ten_seconds),
-        cmocka_unit_test(without_a_file_nothing_is_ever_due),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

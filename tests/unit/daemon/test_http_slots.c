@@ -62,46 +62,6 @@ static bool is_anyone_late(struct kvb_http_slots *slots, uint64_t now_ns)
 
 /* ---- Which connection is closed for a new one ---- */
 
-static void the_longest_idle_connection_makes_room(void **state)
-{
-    struct kvb_http_slots slots;
-    struct kvb_http_slot *slot[max];
-    struct kvb_http_victim victim;
-
-    (void)state;
-    init(&slots);
-    fill(&slots, slot);
-    kvb_http_slots_enter(slot[0], KVB_HTTP_WORK, start_ns); /* being served: never closed */
-    /* closed only after all that still send headers */
-    kvb_http_slots_enter(slot[1], KVB_HTTP_BODY, start_ns);
-    assert_non_null(kvb_http_slots_open(&slots, 3, 50, start_ns + 2 * second, &victim));
-    assert_int_equal(victim.fd, 2);
-    assert_int_equal(victim.why, KVB_HTTP_END_CROWDED);
-    assert_int_equal(slot[2]->phase, KVB_HTTP_CLOSING);
-    for (int i = 3; i < max; i++) {
-        kvb_http_slots_enter(slot[i], KVB_HTTP_ANSWER, start_ns);
-    }
-    kvb_http_slots_close(&slots, slot[2]);
-    assert_non_null(kvb_http_slots_open(&slots, 4, 51, start_ns + 2 * second, &victim));
-    assert_int_equal(victim.fd, 1); /* client 3's is not idle long enough */
-    kvb_http_slots_close(&slots, slot[1]);
-    assert_true(
-        open_one(&slots, 5, 52, start_ns + 2 * second)->is_extra); /* the others are being served */
-    kvb_http_slots_done(&slots);
-}
-
-static void young_connections_do_not_make_room_and_the_newcomer_gets_an_extra_slot(void **state)
-{
-    struct kvb_http_slots slots;
-    struct kvb_http_slot *slot[max];
-
-    (void)state;
-    init(&slots);
-    fill(&slots, slot);
-    assert_true(open_one(&slots, 3, 50, start_ns + second / 2)->is_extra);
-    kvb_http_slots_done(&slots);
-}
-
 /* A burst of one client must not close another client's connection that may be about to show its
  * token. */
 static void an_extra_connection_makes_room_for_its_own_client_first(void **state)
@@ -131,34 +91,6 @@ static void an_extra_connection_makes_room_for_its_own_client_first(void **state
     kvb_http_slots_done(&slots);
 }
 
-/* Otherwise many connections without a request would keep out a probe of /livez. */
-static void an_extra_connection_makes_room_for_another_however_young_it_is(void **state)
-{
-    struct kvb_http_slots slots;
-    struct kvb_http_slot *slot[max];
-    struct kvb_http_victim victim;
-    int gone = 0;
-
-    (void)state;
-    init(&slots);
-    fill(&slots, slot);
-    for (int i = 0; i < 100; i++) {
-        struct kvb_http_slot *one =
-            kvb_http_slots_open(&slots, 3, 100 + i, start_ns + second / 2, &victim);
-        assert_non_null(one);
-        assert_true(one->is_extra);
-        for (size_t at = 0; at < slots.slot_count; at++) {
-            if (slots.slots[at].phase == KVB_HTTP_CLOSING) {
-                assert_true(slots.slots[at].is_extra);
-                kvb_http_slots_close(&slots, &slots.slots[at]);
-                gone++;
-            }
-        }
-    }
-    assert_int_equal(gone, 100 - extra / 2);
-    kvb_http_slots_done(&slots);
-}
-
 static void a_client_above_its_share_makes_room_itself(void **state)
 {
     struct kvb_http_slots slots;
@@ -174,24 +106,6 @@ static void a_client_above_its_share_makes_room_itself(void **state)
     assert_non_null(kvb_http_slots_open(&slots, 1, 51, start_ns + 2 * second, &victim));
     assert_int_equal(victim.fd, 0); /* not one of client 2, which has been idle longer */
     assert_false(open_one(&slots, 2, 91, start_ns + second / 2)->is_extra);
-    kvb_http_slots_done(&slots);
-}
-
-/* Closed connections that never sent a request must not cost those that did. */
-static void an_unproven_connection_makes_room_before_a_proven_one(void **state)
-{
-    struct kvb_http_slots slots;
-    struct kvb_http_slot *slot[max];
-    struct kvb_http_victim victim;
-
-    (void)state;
-    init(&slots);
-    fill(&slots, slot);
-    for (int i = 0; i < max; i++) {
-        slot[i]->is_proven = i != 5;
-    }
-    assert_non_null(kvb_http_slots_open(&slots, 3, 50, start_ns + 2 * second, &victim));
-    assert_int_equal(victim.fd, 5);
     kvb_http_slots_done(&slots);
 }
 
@@ -273,19 +187,6 @@ static void without_a_free_slot_no_connection_is_accepted(void **state)
 
 /* ---- Deadlines ---- */
 
-static void a_header_sent_in_small_pieces_gets_no_more_time(void **state)
-{
-    struct kvb_http_slots slots;
-
-    (void)state;
-    init(&slots);
-    (void)open_one(&slots, 1, 7, start_ns);
-    assert_false(is_anyone_late(&slots, start_ns + 10 * second - 1));
-    assert_true(next_late(&slots, start_ns + 10 * second, 7, KVB_HTTP_END_LATE));
-    assert_false(is_anyone_late(&slots, start_ns + 99 * second)); /* once */
-    kvb_http_slots_done(&slots);
-}
-
 static void transferred_bytes_extend_the_deadline(void **state)
 {
     struct kvb_http_slots slots;
@@ -307,19 +208,6 @@ static void transferred_bytes_extend_the_deadline(void **state)
     assert_true(next_late(&slots, start_ns + 111 * second, 7, KVB_HTTP_END_LATE));
     kvb_http_slots_enter(slot, KVB_HTTP_HEADER, start_ns + 112 * second);
     assert_int_equal(slot->phase, KVB_HTTP_CLOSING);
-    kvb_http_slots_done(&slots);
-}
-
-static void a_body_that_stops_is_late(void **state)
-{
-    struct kvb_http_slots slots;
-
-    (void)state;
-    init(&slots);
-    struct kvb_http_slot *slot = open_one(&slots, 1, 7, start_ns);
-    kvb_http_slots_enter(slot, KVB_HTTP_BODY, start_ns);
-    slot->moved_bytes = 2000;
-    assert_true(next_late(&slots, start_ns + 12 * second, 7, KVB_HTTP_END_LATE));
     kvb_http_slots_done(&slots);
 }
 
@@ -384,19 +272,13 @@ static void an_oversized_answer_passes_when_it_is_alone(void **state)
 SUITE(http_slots)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_longest_idle_connection_makes_room),
-        cmocka_unit_test(young_connections_do_not_make_room_and_the_newcomer_gets_an_extra_slot),
         cmocka_unit_test(an_extra_connection_makes_room_for_its_own_client_first),
-        cmocka_unit_test(an_extra_connection_makes_room_for_another_however_young_it_is),
         cmocka_unit_test(a_client_above_its_share_makes_room_itself),
-        cmocka_unit_test(an_unproven_connection_makes_room_before_a_proven_one),
         cmocka_unit_test(unproven_connections_have_a_share_and_make_room_themselves),
         cmocka_unit_test(a_proven_connection_takes_no_slot_of_the_unproven),
         cmocka_unit_test(a_proven_client_gets_no_larger_share),
         cmocka_unit_test(without_a_free_slot_no_connection_is_accepted),
-        cmocka_unit_test(a_header_sent_in_small_pieces_gets_no_more_time),
         cmocka_unit_test(transferred_bytes_extend_the_deadline),
-        cmocka_unit_test(a_body_that_stops_is_late),
         cmocka_unit_test(bodies_and_answers_share_one_budget),
         cmocka_unit_test(no_client_gets_all_bytes),
         cmocka_unit_test(an_oversized_answer_passes_when_it_is_alone),

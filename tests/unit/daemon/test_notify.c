@@ -28,22 +28,6 @@ static void begin(struct kvb_notify_update *update, uint64_t limit)
         tell(update, 0, &first), "READY=1\nSTATUS=16 streams, 0 EXACT, NATS not connected\n");
 }
 
-static void ready_is_sent_once_and_not_before_the_first_iteration(void **state)
-{
-    (void)state;
-    struct kvb_notify_update update;
-    struct kvb_liveness liveness = { .streams = 1 };
-
-    kvb_notify_update_init(&update, 0);
-    assert_string_equal(tell(&update, 0, &liveness), "");
-    assert_string_equal(tell(&update, 60000, &liveness), "");
-    liveness.turns = 1;
-    assert_string_equal(
-        tell(&update, 60001, &liveness), "READY=1\nSTATUS=1 stream, 0 EXACT, NATS not connected\n");
-    liveness.turns = 2;
-    assert_string_equal(tell(&update, 120000, &liveness), "");
-}
-
 static void status_is_sent_when_it_changes_and_at_most_every_three_seconds(void **state)
 {
     (void)state;
@@ -62,21 +46,6 @@ static void status_is_sent_when_it_changes_and_at_most_every_three_seconds(void 
     liveness.is_connected = false;
     assert_string_equal(
         tell(&update, 9001, &liveness), "STATUS=16 streams, 16 EXACT, NATS not connected\n");
-}
-
-static void a_keep_alive_is_sent_at_half_of_the_limit_after_an_iteration(void **state)
-{
-    (void)state;
-    struct kvb_notify_update update;
-    struct kvb_liveness liveness = first;
-
-    begin(&update, limit_us);
-    liveness.turns = 2;
-    assert_string_equal(tell(&update, 999, &liveness), "");
-    assert_string_equal(tell(&update, 1000, &liveness), "WATCHDOG=1\n");
-    liveness.turns = 3;
-    assert_string_equal(tell(&update, 1999, &liveness), "");
-    assert_string_equal(tell(&update, 2000, &liveness), "WATCHDOG=1\n");
 }
 
 static void checks_come_several_times_a_keep_alive_and_quickly_during_the_start(void **state)
@@ -113,9 +82,7 @@ static void the_longest_update_fits(void **state)
 SUITE(notify)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ready_is_sent_once_and_not_before_the_first_iteration),
         cmocka_unit_test(status_is_sent_when_it_changes_and_at_most_every_three_seconds),
-        cmocka_unit_test(a_keep_alive_is_sent_at_half_of_the_limit_after_an_iteration),
         cmocka_unit_test(checks_come_several_times_a_keep_alive_and_quickly_during_the_start),
         cmocka_unit_test(the_longest_update_fits),
     };

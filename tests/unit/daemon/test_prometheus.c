@@ -154,19 +154,6 @@ static void sets_share_help_and_type_lines_and_keep_their_labels(void **state)
     assert_text(&out, streams_page);
 }
 
-static void a_page_above_the_ceiling_is_refused(void **state)
-{
-    _Atomic uint64_t values[] = { UINT64_MAX, 3, 0, 1 };
-    const struct kvb_metrics metrics = { rows, values, KVB_COUNT_OF(rows) };
-
-    (void)state;
-    for (size_t ceiling = 1; ceiling < sizeof page - 1; ceiling++) {
-        KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
-        kvb_buf_init(&out, ceiling);
-        assert_int_equal(kvb_prometheus_table(&metrics, &out), KVB_TOO_LARGE);
-    }
-}
-
 static void survives_each_allocation_failing(void **state)
 {
     _Atomic uint64_t values[] = { UINT64_MAX, 3, 0, 1 };
@@ -191,7 +178,6 @@ SUITE(prometheus)
         cmocka_unit_test(a_table_is_a_page_with_each_help_and_type_line_once),
         cmocka_unit_test(values_read_back_equal),
         cmocka_unit_test(sets_share_help_and_type_lines_and_keep_their_labels),
-        cmocka_unit_test(a_page_above_the_ceiling_is_refused),
         cmocka_unit_test(survives_each_allocation_failing),
     };
 

@@ -198,10 +198,9 @@ static void hashes_may_differ_by_worker(void **state)
 {
     (void)state;
     struct kvb_bridge_config config =
-        read_good(PUBLISH
-                  "defaults = { hashes = \"engine\"; };\n"
-                  "workers = (" WORKER("1", "events = \"tcp://h:1\";") "," WORKER(
-                      "2", "events = \"tcp://h:2\"; hashes = \"canonical\";") ");");
+        read_good(PUBLISH "defaults = { hashes = \"engine\"; };\n"
+                          "workers = (" WORKER("1", "events = \"tcp://h:1\";") "," WORKER(
+                              "2", "events = \"tcp://h:2\"; hashes = \"canonical\";") ");");
 
     assert_int_equal(config.workers.items[0].spec->hashes, KVB_HASHES_ENGINE);
     assert_int_equal(config.workers.items[1].spec->hashes, KVB_HASHES_CANONICAL);
@@ -255,28 +254,6 @@ static void a_worker_says_one_role_and_one_address(void **state)
         "1: publish.labels: entry 0: expected a string in quotes");
 }
 
-static void all_errors_are_reported_at_once(void **state)
-{
-    (void)state;
-    assert_wrong(
-        "nats = { url = \"http://x\"; credentials = \"/nowhere/x.creds\"; };\n"
-        "publish = { namespace = \"a b\"; component = 5;\n"
-        "  formats = [\"xml\"]; };\n"
-        "workers = (\n"
-        "  { id = 9223372036854775808L; model = \"m\"; block_size = 0; events = \"x://y\"; },\n"
-        "  { id = 1; model = \"m\"; block_size = 1.5; events = \"tcp://h:1\"; } );\n"
-        "colour = 1;\n"
-        "http = \"localhost:9401\";\n",
-        "7: colour: unknown key", "2: publish.component: expected a string",
-        "3: publish.formats: entry 0: expected \"json\" or \"protobuf\"",
-        "5: workers[0].id: expected a whole number in 0 .. 9223372036854775807",
-        "5: workers[0].block_size: 0 is out of range: give 1 .. 65536",
-        "6: workers[1].block_size: expected a whole number", "1: nats.url: expected nats://",
-        "1: nats.credentials: cannot read /nowhere/x.creds: No such file",
-        "2: publish.namespace: \"a b\" cannot stand in a subject", "8: http: expected address:port",
-        "5: workers[0].events: expected tcp://host:port, ipc://path or inproc://name");
-}
-
 static void keys_without_a_default_are_required(void **state)
 {
     (void)state;
@@ -308,27 +285,6 @@ static kvb_status read_two_files(
     config_file_remove(&file);
     config_file_remove(out_second);
     return status;
-}
-
-static void workers_of_a_workers_file_come_last(void **state)
-{
-    (void)state;
-    static const char *const none[] = { NULL };
-    struct kvb_conf_errors errors = { 0 };
-    struct config_file second;
-    KVB_OWN(kvb_bridge_config_done) struct kvb_bridge_config config = { 0 };
-
-    assert_ok(read_two_files(
-        "workers = (" WORKER("7", "events = \"tcp://a:1\";") ");",
-        "workers = (" WORKER("8", "events = \"tcp://a:2\";") ");", &config, &errors, &second));
-    assert_errors(&second, &errors, none);
-    assert_int_equal(config.workers.count, 2);
-    assert_int_equal(config.workers.items[0].spec->id, 7);
-    assert_int_equal(config.workers.items[1].spec->id, 8);
-    kvb_bridge_config_done(&config);
-
-    assert_ok(read_two_files("", "workers = ();", &config, &errors, &second));
-    assert_int_equal(config.workers.count, 0); /* there are no workers yet */
 }
 
 static void assert_second_wrong(const char *first, const char *second_text, const char *expected)
@@ -363,54 +319,7 @@ static void mistakes_in_a_workers_file_name_that_file_and_its_lines(void **state
     assert_second_wrong("", "workers = (", "1: syntax error");
 }
 
-static void a_missing_workers_file_is_an_error(void **state)
-{
-    (void)state;
-    assert_wrong(PUBLISH "workers_file = \"here\";", "2: workers_file: must begin with /");
-}
-
 /* ---- dns ------------------------------------------------------------------------------------- */
-
-static void members_of_a_dns_name_have_the_same_settings(void **state)
-{
-    (void)state;
-    KVB_OWN(kvb_bridge_config_done)
-    struct kvb_bridge_config config =
-        read_good(PUBLISH "dns = { name = \"vllm\"; };"
-                          "defaults = { replay_port = 6557; metrics_port = 8000; role = \"decode\";"
-                          " model = \"m\"; block_size = 16; ranks = 2; };");
-    KVB_OWN(kvb_worker_list_done) struct kvb_worker_list list = { 0 };
-    struct kvb_dns_member member = { .host = "10.0.0.7" };
-    struct kvb_worker_spec at_address = *config.defaults.spec;
-
-    assert_ok(kvb_dns_list_add(&config.defaults, &member, &list));
-    const struct kvb_worker_spec *worker = list.items[0].spec;
-    assert_string_equal(worker->events, "tcp://10.0.0.7:5557");
-    assert_string_equal(worker->replay, "tcp://10.0.0.7:6557");
-    assert_string_equal(worker->load.prometheus, "http://10.0.0.7:8000/metrics");
-    assert_string_equal(worker->facts.address, "http://10.0.0.7:8000");
-    assert_string_equal(worker->facts.tokenize, "");
-    assert_int_equal(worker->facts.role, KVB_ROLE_DECODE);
-    assert_string_equal(worker->discover, "");
-    assert_string_equal(worker->model, "m");
-    assert_int_equal(worker->ranks, 2);
-    assert_true(worker->is_id_made && worker->id < UINT64_C(1) << 53);
-    member = (struct kvb_dns_member){ .host = "fd00::7" };
-    at_address.facts.tokenize = "address";
-    at_address.discover = "address";
-    const struct kvb_worker_defaults others = { .spec = &at_address,
-                                                .events_port = KVB_PORT_OF_SOURCE,
-                                                .replay_port = KVB_PORT_OF_SOURCE,
-                                                .metrics_port = 8000 };
-    assert_ok(kvb_dns_list_add(&others, &member, &list));
-    worker = list.items[1].spec;
-    assert_string_equal(worker->events, "tcp://[fd00::7]:5557");
-    assert_string_equal(worker->replay, "");
-    assert_string_equal(worker->load.prometheus, "http://[fd00::7]:8000/metrics");
-    assert_string_equal(worker->facts.tokenize, "http://[fd00::7]:8000");
-    assert_string_equal(worker->discover, "http://[fd00::7]:8000");
-    assert_true(worker->id != list.items[0].spec->id);
-}
 
 static void mistakes_in_dns_are_named(void **state)
 {
@@ -521,50 +430,6 @@ static void a_derived_id_that_is_used_already_is_an_error(void **state)
         PUBLISH "workers = (\n" UNNAMED("events = \"tcp://10.0.0.7:5557\";") ",\n" WORKER(
             "6177855544601522L", "events = \"tcp://h:2\";") ");",
         "4: workers[1].id: worker id 6177855544601522 is used in line 3 already");
-}
-
-static void register_token_files_are_checked(void **state)
-{
-    struct config_file short_one;
-    struct config_file good;
-    char text[1024];
-
-    (void)state;
-    config_file_write(&short_one, "short\n", 6);
-    config_file_write(&good, "0123456789abcdef\n", 17);
-    (void)snprintf(
-        text, sizeof text, PUBLISH "register = { token_file = \"%s\"; };", short_one.path);
-    assert_wrong(text, "2: register.token_file: the first line of");
-    assert_wrong(
-        PUBLISH "register = { token_file = \"/nowhere/x\"; };",
-        "2: register.token_file: cannot read /nowhere/x: No such file");
-    (void)snprintf(text, sizeof text, PUBLISH "register = { token_file = \"%s\"; };", good.path);
-    assert_int_equal(chmod(good.path, 0644), 0);
-    assert_wrong(text, "2: register.token_file: every user may read");
-    assert_int_equal(chmod(good.path, 0640), 0);
-    struct kvb_bridge_config config = read_good(text); /* and then needs no workers */
-    assert_int_equal(config.workers.count, 0);
-    kvb_bridge_config_done(&config);
-    config_file_remove(&good);
-    config_file_remove(&short_one);
-}
-
-static void load_sources_are_addresses(void **state)
-{
-    (void)state;
-    assert_wrong(
-        PUBLISH "workers = (\n"
-                "{ id = 1; model = \"m\"; block_size = 16; events = \"tcp://h:1\";\n"
-                "  load = { prometheus = \"h:8000/metrics\";\n"
-                "  coordinator = \"http://h:1\";\n"
-                "  scrape_ms = 10; }; },\n"
-                "{ id = 2; model = \"m\"; block_size = 16; events = \"tcp://h:2\";\n"
-                "  load = { prometheus = \"http://h:8000/metrics\";\n"
-                "  coordinator = \"tcp://h:1\"; }; } );",
-        "6: workers[0].load.scrape_ms: 10 is out of range: give 50 .. 60000",
-        "4: workers[0].load.prometheus: expected http://host:port/path",
-        "5: workers[0].load.coordinator: expected tcp://host:port",
-        "9: workers[1].load.coordinator: its ports 1 .. 1 are also those of workers[0].events");
 }
 
 /* One page and one coordinator serve the ranks of several workers. */
@@ -730,28 +595,6 @@ static void port_ranges_of_different_workers_must_not_overlap(void **state)
         "5: workers[2].load.zmq: its ports 5559 .. 5559 are also those of workers[0].events");
 }
 
-static void adjacent_ranges_and_one_load_port_for_all_ranks_are_accepted(void **state)
-{
-    (void)state;
-    struct kvb_bridge_config config = read_good(PUBLISH "workers = (" WORKER(
-        "1",
-        "events = \"tcp://h:10\"; replay = \"tcp://h:14\"; ranks = 4;"
-        "load = { zmq = \"tcp://h:9\"; };") "," WORKER("2", "events = \"tcp://h:18\"; replay = \"tcp://g:10\"; ranks = 4;") "," WORKER("3", "events = \"tcp://h:18\"; first_rank = 4;") ");");
-
-    assert_int_equal(config.workers.count, 3);
-    kvb_bridge_config_done(&config);
-}
-
-static void ranks_that_an_endpoint_cannot_express_are_errors(void **state)
-{
-    (void)state;
-    assert_wrong(
-        PUBLISH "workers = (\n" WORKER("1", "events = \"tcp://h:65535\"; ranks = 2;") ",\n" WORKER(
-            "2", "events = \"ipc:///tmp/x\"; first_rank = 1;") ");",
-        "3: workers[0].events: port + rank goes beyond 65535",
-        "4: workers[1].events: ipc:// works for rank 0 only");
-}
-
 static void names_must_fit_into_a_subject(void **state)
 {
     (void)state;
@@ -765,78 +608,6 @@ static void names_must_fit_into_a_subject(void **state)
                 "1", "events=\"tcp://h:1\";") ");",
             bad[i], bad[i]);
         assert_wrong(text, "1: publish.namespace: \"", "1: publish.component: \"");
-    }
-}
-
-/* Reads a configuration with this `http` line and these keys of http_security. */
-static const char *http_text(char text[512], const char *listen, const char *security)
-{
-    (void)snprintf(
-        text, 512, PUBLISH "workers=(" WORKER("1", "events=\"tcp://h:1\";") ");http=\"%s\";%s",
-        listen, security);
-    return text;
-}
-
-static void files_of_http_security_are_checked_alone_and_together(void **state)
-{
-    (void)state;
-    static const struct {
-        const char *security;
-        const char *error;
-    } cases[] = {
-        { "cert_file=\"/nowhere\";", "2: http_security.key_file: cert_file and key_file" },
-        { "key_file=\"/nowhere\";", "2: http_security.cert_file: cert_file and key_file" },
-        { "client_ca_file=\"/nowhere\";",
-          "2: http_security.client_ca_file: this key is gone: require a token" },
-        { "token_file=\"/nowhere\";", "2: http_security.token_file: cannot read /nowhere" },
-        { "cert_file=\"/nowhere\";key_file=\"/nowhere\";",
-          "2: http_security.cert_file: cannot read /nowhere" },
-    };
-
-    for (size_t i = 0; i < KVB_COUNT_OF(cases); i++) {
-        char security[160];
-        char text[512];
-        (void)snprintf(security, sizeof security, "http_security={%s};", cases[i].security);
-        assert_wrong(http_text(text, "127.0.0.1:9401", security), cases[i].error);
-    }
-}
-
-static void http_is_an_address_with_a_port_or_off(void **state)
-{
-    (void)state;
-    static const struct {
-        const char *listen;
-        bool is_good;
-    } cases[] = {
-        { "", true },
-        { "127.0.0.1:0", true },
-        { "[::1]:9401", true },
-        { "127.255.255.254:65535", true },
-        { ":9401", false },
-        { "9401", false },
-        { "localhost:1", false },
-        { "127.0.0.1", false },
-        { "127.0.0.1:65536", false },
-        { "127.0.0.1:x", false },
-        { "::1:9401", false },
-        { "1.2.3.4:1:2", false },
-        { "[1.2.3.4]:1", false },
-        { "*:1", false },
-    };
-
-    for (size_t i = 0; i < KVB_COUNT_OF(cases); i++) {
-        char text[256];
-        (void)snprintf(
-            text, sizeof text,
-            PUBLISH "workers=(" WORKER("1", "events=\"tcp://h:1\";") ");http=\"%s\";",
-            cases[i].listen);
-        if (cases[i].is_good) {
-            struct kvb_bridge_config config = read_good(text);
-            assert_string_equal(config.http, cases[i].listen);
-            kvb_bridge_config_done(&config);
-        } else {
-            assert_wrong(text, "2: http: expected address:port in numbers");
-        }
     }
 }
 
@@ -894,30 +665,20 @@ SUITE(config)
         cmocka_unit_test(hashes_may_differ_by_worker),
         cmocka_unit_test(role_and_address_may_be_keys_or_labels),
         cmocka_unit_test(a_worker_says_one_role_and_one_address),
-        cmocka_unit_test(all_errors_are_reported_at_once),
         cmocka_unit_test(keys_without_a_default_are_required),
-        cmocka_unit_test(load_sources_are_addresses),
         cmocka_unit_test(load_sources_may_be_shared),
         cmocka_unit_test(a_worker_without_an_id_gets_one_from_its_address),
         cmocka_unit_test(loopback_addresses_give_another_id_on_another_host),
         cmocka_unit_test(a_derived_id_that_is_used_already_is_an_error),
-        cmocka_unit_test(register_token_files_are_checked),
         cmocka_unit_test(worker_ids_go_up_to_the_maximum_of_routers),
         cmocka_unit_test(each_rank_may_have_an_id_of_its_own),
         cmocka_unit_test(ids_need_one_unique_id_for_each_rank),
         cmocka_unit_test(an_endpoint_that_nothing_can_connect_to_is_refused),
         cmocka_unit_test(a_name_to_listen_at_is_a_warning),
         cmocka_unit_test(port_ranges_of_different_workers_must_not_overlap),
-        cmocka_unit_test(adjacent_ranges_and_one_load_port_for_all_ranks_are_accepted),
-        cmocka_unit_test(ranks_that_an_endpoint_cannot_express_are_errors),
         cmocka_unit_test(names_must_fit_into_a_subject),
-        cmocka_unit_test(http_is_an_address_with_a_port_or_off),
-        cmocka_unit_test(files_of_http_security_are_checked_alone_and_together),
         cmocka_unit_test(a_whole_list_of_clashes_is_bounded),
-        cmocka_unit_test(workers_of_a_workers_file_come_last),
         cmocka_unit_test(mistakes_in_a_workers_file_name_that_file_and_its_lines),
-        cmocka_unit_test(a_missing_workers_file_is_an_error),
-        cmocka_unit_test(members_of_a_dns_name_have_the_same_settings),
         cmocka_unit_test(mistakes_in_dns_are_named),
         cmocka_unit_test(workers_have_the_defaults_that_they_do_not_replace),
         cmocka_unit_test(mistakes_in_defaults_are_named),

@@ -20,7 +20,6 @@ enum { max_messages = 256 };
 static const unsigned json = 1U << KVB_FORMAT_JSON;
 static const unsigned protobuf = 1U << KVB_FORMAT_PROTOBUF;
 static const unsigned all_lists = (1U << KVB_LIST_COUNT) - 1;
-static const unsigned device_lists = 1U << KVB_TIER_DEVICE | 1U << KVB_LIST_WINDOW;
 
 static struct {
     struct kvb_router_batch messages[max_messages]; /* decoded as a reader does */
@@ -192,26 +191,6 @@ static void assert_message(size_t number, uint64_t first_id, size_t events)
     }
 }
 
-static void events_added_before_a_flush_are_one_message(void **state)
-{
-    (void)state;
-    struct kvb_event_publisher *publisher = begin(protobuf);
-
-    assert_ok(kvb_event_publisher_send(publisher)); /* nothing is left */
-    for (uint64_t id = 1; id <= 20; id++) {
-        assert_ok(add(publisher, 1, id, (uint32_t)id % 4));
-    }
-    assert_int_equal(nats.count, 0);
-    assert_ok(kvb_event_publisher_send(publisher));
-    assert_int_equal(nats.count, 1);
-    assert_message(0, 1, 20);
-    assert_int_equal(publisher->events, 20);
-    assert_int_equal(publisher->messages, 1);
-    assert_ok(kvb_event_publisher_send(publisher)); /* nothing is published twice */
-    assert_int_equal(nats.count, 1);
-    end(publisher);
-}
-
 static void an_event_that_does_not_follow_starts_a_new_message(void **state)
 {
     (void)state;
@@ -300,23 +279,6 @@ static void waiting_events_are_bounded(void **state)
     end(publisher);
 }
 
-/* A log that a step may overrun keeps nothing for the publisher. */
-static void without_a_large_log_each_batch_is_a_message(void **state)
-{
-    (void)state;
-    struct kvb_event_publisher *publisher = begin(protobuf);
-    struct stream_log *small = log_of(7, 0);
-
-    kvb_event_log_free(small->log);
-    assert_ok(kvb_event_log_new(kvb_publisher_log_blocks - 1, &small->log));
-    assert_ok(add(publisher, 1, 1, 2));
-    assert_ok(add(publisher, 1, 2, 2));
-    assert_int_equal(nats.count, 2);
-    assert_ok(kvb_event_publisher_send(publisher));
-    assert_int_equal(nats.count, 2);
-    end(publisher);
-}
-
 /* What waits lies in the rings of the log: also where they end, and with a slice behind it. */
 static void events_that_wait_outlive_a_slice_wherever_they_are(void **state)
 {
@@ -362,19 +324,6 @@ static void events_that_the_log_has_dropped_are_lost_and_counted(void **state)
     end(publisher);
 }
 
-/* A large event is published without waiting for others to fill the buffer. */
-static void waiting_json_is_bounded_in_bytes(void **state)
-{
-    (void)state;
-    struct kvb_event_publisher *publisher = begin(json);
-
-    assert_ok(add(publisher, 1, 1, 1));
-    assert_int_equal(nats.count, 0);
-    assert_ok(add(publisher, 1, 2, 1000));
-    assert_int_equal(nats.count, 2);
-    end(publisher);
-}
-
 static void messages_that_nats_refuses_are_dropped_and_counted(void **state)
 {
     static const unsigned formats[] = { json, protobuf };
@@ -395,21 +344,6 @@ static void messages_that_nats_refuses_are_dropped_and_counted(void **state)
         assert_message(0, 2, 1);
         end(publisher);
     }
-}
-
-static void after_a_failure_the_number_of_sent_messages_is_known(void **state)
-{
-    (void)state;
-    struct kvb_event_publisher *publisher = begin(json);
-
-    for (uint64_t id = 1; id <= 3; id++) {
-        assert_ok(add(publisher, 1, id, 1));
-    }
-    nats.takes = 2;
-    assert_int_equal(kvb_event_publisher_send(publisher), KVB_AGAIN);
-    assert_int_equal(publisher->messages, 2);
-    assert_int_equal(publisher->failures, 1);
-    end(publisher);
 }
 
 /* ---- The window list ---- */
@@ -464,73 +398,17 @@ static void json_window_events_have_a_subject_of_their_own(void **state)
     end(publisher);
 }
 
-static void window_events_that_nats_refuses_are_dropped_with_what_follows(void **state)
-{
-    (void)state;
-    struct kvb_event_publisher *publisher = begin(json);
-    struct kvb_router_batch batch = { .worker_id = 7 };
-    const struct kvb_router_event event = { .kind = KVB_ROUTER_REMOVED, .event_id = 2 };
-
-    add_to_list(publisher, KVB_ROUTER_STORED, KVB_LIST_WINDOW, 1);
-    nats.takes = 0;
-    assert_ok(kvb_router_batch_add_event(&batch, &event));
-    /* published on the other subject */
-    assert_int_equal(add_batch(publisher, &batch), KVB_AGAIN);
-    nats.takes = SIZE_MAX;
-    assert_ok(kvb_event_publisher_send(publisher));
-    assert_int_equal(nats.count, 0);
-    assert_int_equal(publisher->failures, 1);
-    kvb_router_batch_done(&batch);
-    end(publisher);
-}
-
-/* ---- Both formats ---- */
-
-static void json_leaves_out_lists_that_only_protobuf_has(void **state)
-{
-    (void)state;
-    struct kvb_event_publisher *publisher = begin(json | protobuf);
-
-    publisher->json_lists = device_lists;
-    add_to_list(publisher, KVB_ROUTER_STORED, KVB_TIER_DEVICE, 1);
-    add_to_list(publisher, KVB_ROUTER_STORED, KVB_TIER_HOST, 2);
-    add_to_list(publisher, KVB_ROUTER_STORED, KVB_LIST_WINDOW, 3);
-    add_to_list(publisher, KVB_ROUTER_CLEARED, KVB_TIER_DEVICE, 4);
-    assert_ok(kvb_event_publisher_send(publisher));
-    static const uint64_t ids[] = { 1, 3, 4 };
-    size_t texts = 0;
-    size_t events = 0;
-    for (size_t i = 0; i < nats.count; i++) {
-        if (nats.messages[i].has_epoch) {
-            events += nats.messages[i].event_count;
-        } else {
-            const uint64_t expected = texts < KVB_COUNT_OF(ids) ? ids[texts] : 0;
-            assert_int_equal(nats.messages[i].events[0].event_id, expected);
-            texts++;
-        }
-    }
-    assert_int_equal(texts, KVB_COUNT_OF(ids));
-    assert_int_equal(events, 4);
-    end(publisher);
-}
-
 SUITE(event_publisher)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(events_added_before_a_flush_are_one_message),
         cmocka_unit_test(an_event_that_does_not_follow_starts_a_new_message),
         cmocka_unit_test(all_messages_fit_the_servers_max_payload),
         cmocka_unit_test(the_largest_event_fits_as_json),
         cmocka_unit_test(waiting_events_are_bounded),
-        cmocka_unit_test(without_a_large_log_each_batch_is_a_message),
         cmocka_unit_test(events_that_wait_outlive_a_slice_wherever_they_are),
         cmocka_unit_test(events_that_the_log_has_dropped_are_lost_and_counted),
-        cmocka_unit_test(waiting_json_is_bounded_in_bytes),
         cmocka_unit_test(messages_that_nats_refuses_are_dropped_and_counted),
-        cmocka_unit_test(after_a_failure_the_number_of_sent_messages_is_known),
         cmocka_unit_test(json_window_events_have_a_subject_of_their_own),
-        cmocka_unit_test(window_events_that_nats_refuses_are_dropped_with_what_follows),
-        cmocka_unit_test(json_leaves_out_lists_that_only_protobuf_has),
     };
     on_bus_publish = publish_one;
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -98,54 +98,6 @@ static bool is_running(const struct kvb_part_table *running, uint64_t id, uint32
 /* ---- The difference ----------------------------------------------------------------------------
  */
 
-static void what_is_new_opens_what_is_gone_closes_and_the_rest_stays(void **state)
-{
-    KVB_OWN(kvb_part_table_done) struct kvb_part_table running = { 0 };
-    KVB_OWN(kvb_worker_list_done) struct kvb_worker_list one = { 0 };
-    KVB_OWN(kvb_worker_list_done) struct kvb_worker_list two = { 0 };
-
-    (void)state;
-    add(&one, (struct worker){ .id = 7, .port = 5557, .ranks = 2, .has_load = true });
-    add(&one, (struct worker){ .id = 8, .port = 6557 });
-    struct kvb_plan plan = give(&running, KVB_SOURCE_FILE, &one);
-    assert_int_equal(plan.action_count, 4);
-    assert_int_equal(plan.actions[3].part->kind, KVB_PART_LOAD); /* ranks come first */
-    assert_int_equal(plan.added, 3);
-    kvb_plan_done(&plan);
-
-    add(&two, (struct worker){ .id = 7, .port = 5557, .ranks = 3 }); /* rank 2 is new, no load */
-    add(&two, (struct worker){ .id = 9, .port = 7557 });
-    plan = give(&running, KVB_SOURCE_FILE, &two);
-    assert_int_equal(plan.actions[1].kind, KVB_PLAN_CHANGE_FACTS); /* of 7/0, 7/1: none differ */
-    assert_int_equal(plan.actions[2].kind, KVB_PLAN_CLOSE);        /* the load, then 8/0 */
-    assert_int_equal(plan.actions[3].kind, KVB_PLAN_CLOSE);
-    assert_int_equal(plan.action_count, 6);
-    assert_true(plan.added == 2 && plan.gone == 1 && plan.changed == 0 && plan.same == 2);
-    assert_int_equal(plan.updated, 0);
-    assert_true(is_running(&running, 7, 2) && !is_running(&running, 8, 0));
-    kvb_plan_done(&plan);
-
-    plan = give(&running, KVB_SOURCE_FILE, &two);
-    assert_int_equal(plan.action_count, 0);
-    kvb_plan_done(&plan);
-}
-
-static void another_source_is_left_alone(void **state)
-{
-    KVB_OWN(kvb_part_table_done) struct kvb_part_table running = { 0 };
-    KVB_OWN(kvb_worker_list_done) struct kvb_worker_list pods = { 0 };
-    KVB_OWN(kvb_worker_list_done) struct kvb_worker_list none = { 0 };
-
-    (void)state;
-    add(&pods, (struct worker){ .id = 7, .port = 5557, .has_load = true });
-    struct kvb_plan plan = give(&running, KVB_SOURCE_KUBERNETES, &pods);
-    kvb_plan_done(&plan);
-    plan = give(&running, KVB_SOURCE_FILE, &none);
-    assert_int_equal(plan.action_count, 0);
-    assert_true(is_running(&running, 7, 0));
-    kvb_plan_done(&plan);
-}
-
 static void another_key_closes_and_opens_and_another_fact_does_not(void **state)
 {
     KVB_OWN(kvb_part_table_done) struct kvb_part_table running = { 0 };
@@ -230,23 +182,6 @@ static void what_another_source_has_is_left_out_or_refuses_the_list(void **state
     kvb_plan_done(&plan);
     plan = give(&running, KVB_SOURCE_KUBERNETES, &pods);
     assert_true(plan.left_out == 0 && plan.added == 4 && plan.same == 1);
-    kvb_plan_done(&plan);
-}
-
-/* An address that is freed by the same list may be used at once. */
-static void a_list_may_move_an_address_to_another_worker(void **state)
-{
-    KVB_OWN(kvb_part_table_done) struct kvb_part_table running = { 0 };
-    KVB_OWN(kvb_worker_list_done) struct kvb_worker_list one = { 0 };
-    KVB_OWN(kvb_worker_list_done) struct kvb_worker_list two = { 0 };
-
-    (void)state;
-    add(&one, (struct worker){ .id = 7, .port = 5557 });
-    struct kvb_plan plan = give(&running, KVB_SOURCE_DNS, &one);
-    kvb_plan_done(&plan);
-    add(&two, (struct worker){ .id = 8, .port = 5557 });
-    plan = give(&running, KVB_SOURCE_DNS, &two);
-    assert_true(plan.left_out == 0 && plan.added == 1 && plan.gone == 1);
     kvb_plan_done(&plan);
 }
 
@@ -448,12 +383,9 @@ static void without_memory_there_is_no_plan(void **state)
 SUITE(reconcile)
 {
     static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_new_opens_what_is_gone_closes_and_the_rest_stays),
-        cmocka_unit_test(another_source_is_left_alone),
         cmocka_unit_test(another_key_closes_and_opens_and_another_fact_does_not),
         cmocka_unit_test(a_rank_stays_draining_unless_it_is_another_pod),
         cmocka_unit_test(what_another_source_has_is_left_out_or_refuses_the_list),
-        cmocka_unit_test(a_list_may_move_an_address_to_another_worker),
         cmocka_unit_test(what_finds_no_room_is_left_out_from_the_end),
         cmocka_unit_test(an_answer_changes_the_ranks_of_its_worker_alone),
         cmocka_unit_test(lists_at_random_run_as_they_say),

@@ -131,20 +131,6 @@ static uint64_t rivals(const struct world *world)
 static const char *const shared = "{\"bridge_id\":\"other-2-cd\",\"streams\":[[5,0],[1,1],[1,0]]}";
 static const char *const foreign = "{\"bridge_id\":\"other-2-cd\",\"streams\":[[5,0],[1,2],[2,1]]}";
 
-static void the_streams_are_published_at_once_and_then_seldom(void **state)
-{
-    struct world world;
-
-    (void)state;
-    begin(&world);
-    assert_int_equal(pass(&world, 1, NULL), 1);
-    assert_string_equal(newest, "{\"bridge_id\":\"me-1-ab\",\"streams\":[[1,0],[1,1]]}");
-    assert_int_equal(pass(&world, 29, NULL), 0);
-    assert_int_equal(pass(&world, 1, NULL), 1);
-    assert_int_equal(pass(&world, 300, NULL), 10);
-    end(&world);
-}
-
 /* The second bridge of a thousand that lost the same server. */
 static void bridges_that_begin_at_once_do_not_stay_together(void **state)
 {
@@ -172,22 +158,6 @@ static void changed_streams_are_published_within_five_seconds(void **state)
     assert_int_equal(pass(&world, 1, NULL), 1);
     assert_string_equal(newest, "{\"bridge_id\":\"me-1-ab\",\"streams\":[[1,0],[1,1],[1,2]]}");
     assert_int_equal(pass(&world, 20, NULL), 0);
-    end(&world);
-}
-
-static void after_a_loss_of_nats_they_are_published_again(void **state)
-{
-    struct world world;
-
-    (void)state;
-    begin(&world);
-    is_connected = false;
-    assert_int_equal(pass(&world, 10, NULL), 0);
-    is_connected = true;
-    assert_int_equal(pass(&world, 1, NULL), 1);
-    kvb_bridge_list_streams_soon(world.bridge);
-    kvb_bridge_watch_rivals(world.bridge, world.now_s * KVB_NS_PER_S);
-    assert_int_equal(published, 2); /* in the same second */
     end(&world);
 }
 
@@ -221,26 +191,6 @@ static void a_lasting_rival_is_logged_once_with_both_names(void **state)
     assert_int_equal(rivals(&world), 1);
     (void)pass(&world, 1000, shared);
     assert_int_equal(log_lines(&world.log, "other"), 0);
-    end(&world);
-}
-
-static void a_rival_that_is_gone_is_logged_and_forgotten(void **state)
-{
-    struct world world;
-
-    (void)state;
-    begin(&world);
-    (void)pass(&world, 20, shared);
-    assert_int_equal(log_lines(&world.log, "another bridge"), 1);
-    (void)pass(&world, 9, NULL);
-    assert_int_equal(log_lines(&world.log, "no more"), 0);
-    assert_int_equal(rivals(&world), 1);
-    (void)pass(&world, 1, NULL);
-    assert_int_equal(log_lines(&world.log, "no more bridge=me-1-ab other=other-2-cd"), 1);
-    assert_int_equal(rivals(&world), 0);
-    assert_true(pass(&world, 60, NULL) <= 2);
-    (void)pass(&world, 20, shared);
-    assert_int_equal(log_lines(&world.log, "another bridge"), 1);
     end(&world);
 }
 
@@ -280,33 +230,6 @@ static void a_predecessor_is_no_rival(void **state)
     end(&world);
 }
 
-static void other_streams_and_the_own_message_change_nothing(void **state)
-{
-    struct world world;
-    char own[sizeof newest];
-
-    (void)state;
-    begin(&world);
-    assert_int_equal(pass(&world, 1, NULL), 1);
-    memcpy(own, newest, sizeof own);
-    assert_int_equal(pass(&world, 20, foreign), 0);
-    assert_int_equal(pass(&world, 9, own), 0);
-    assert_int_equal(log_lines(&world.log, "other"), 0);
-    assert_int_equal(world.bridge->rivals->table.refused, 0);
-    end(&world);
-}
-
-static void what_is_no_list_is_counted(void **state)
-{
-    struct world world;
-
-    (void)state;
-    begin(&world);
-    (void)pass(&world, 3, "{\"bridge_id\":\"x\"}");
-    assert_int_equal(world.bridge->rivals->table.refused, 3);
-    end(&world);
-}
-
 /* Whoever may publish can invent names. */
 static void more_rivals_than_places_are_counted(void **state)
 {
@@ -333,17 +256,12 @@ static void more_rivals_than_places_are_counted(void **state)
 SUITE(rivals)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_streams_are_published_at_once_and_then_seldom),
         cmocka_unit_test(bridges_that_begin_at_once_do_not_stay_together),
         cmocka_unit_test(changed_streams_are_published_within_five_seconds),
-        cmocka_unit_test(after_a_loss_of_nats_they_are_published_again),
         cmocka_unit_test(many_streams_need_several_messages),
         cmocka_unit_test(a_lasting_rival_is_logged_once_with_both_names),
-        cmocka_unit_test(a_rival_that_is_gone_is_logged_and_forgotten),
         cmocka_unit_test(it_is_gone_when_either_of_the_two_removes_the_workers),
         cmocka_unit_test(a_predecessor_is_no_rival),
-        cmocka_unit_test(other_streams_and_the_own_message_change_nothing),
-        cmocka_unit_test(what_is_no_list_is_counted),
         cmocka_unit_test(more_rivals_than_places_are_counted),
     };
 

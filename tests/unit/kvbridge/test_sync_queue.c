@@ -213,17 +213,6 @@ static void the_requester_with_the_most_requests_makes_room(void **state)
     assert_int_equal(put(&world, 1000, 1, true, NULL, &displaced), KVB_AGAIN);
 }
 
-static void nobody_waits(void **state)
-{
-    struct world world = { 0 };
-
-    (void)state;
-    assert_null(kvb_sync_queue_next(&world.queue));
-    (void)put_one(&world, 1, 1, false);
-    (void)kvb_sync_queue_drop(&world.queue, kvb_sync_queue_next(&world.queue));
-    assert_null(kvb_sync_queue_next(&world.queue));
-}
-
 SUITE(sync_queue)
 {
     const struct CMUnitTest tests[] = {
@@ -236,7 +225,6 @@ SUITE(sync_queue)
         cmocka_unit_test(a_flood_of_new_inboxes_fills_one_stream_and_no_more),
         cmocka_unit_test(a_flood_over_all_streams_leaves_room_for_returning_requesters),
         cmocka_unit_test(the_requester_with_the_most_requests_makes_room),
-        cmocka_unit_test(nobody_waits),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -256,31 +256,6 @@ static void an_address_that_nobody_reaches_is_refused(void **state)
     }
 }
 
-static bool is_taken_to_connect(const char *endpoint)
-{
-    const struct kvb_worker_spec spec = discovered();
-    struct kvb_event_sources sources = { .count = 1 };
-    struct kvb_parts parts = { 0 };
-
-    (void)snprintf(sources.sources[0].endpoint, sizeof sources.sources[0].endpoint, "%s", endpoint);
-    assert_ok(answer_of(&spec, &sources, &parts, NULL));
-    const bool may_connect = parts.items[0]->may_connect;
-    kvb_parts_done(&parts);
-    return may_connect;
-}
-
-/* As vLLM's and SGLang's publishers decide it. */
-static void without_a_star_the_engine_may_connect_instead_of_listening(void **state)
-{
-    (void)state;
-    assert_false(is_taken_to_connect("tcp://*:5557"));
-    assert_false(is_taken_to_connect("tcp://[::]:5557"));
-    assert_false(is_taken_to_connect("ipc:///tmp/kv"));
-    assert_true(is_taken_to_connect("tcp://127.0.0.1:5557"));
-    assert_true(is_taken_to_connect("tcp://bridge:5557"));
-    assert_true(is_taken_to_connect("tcp://0.0.0.0:5557"));
-}
-
 /* ---- Lists
  * ---------------------------------------------------------------------------------------- */
 
@@ -363,26 +338,6 @@ static void without_memory_a_list_stays_as_it_was(void **state)
     assert_ok(status);
 }
 
-static void the_host_is_extracted_from_a_url(void **state)
-{
-    static const char *const rows[][2] = {
-        { "http://engine:8000", "engine" },
-        { "http://engine", "engine" },
-        { "https://engine/a:b@c", "engine" },
-        { "http://me:word@engine:8000/x", "engine" },
-        { "http://[::1]:8000/", "[::1]" },
-        { "http://10.0.0.1:8000?x=http://y", "10.0.0.1" },
-        { "nonsense", "" },
-    };
-
-    (void)state;
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        const kvb_span host = kvb_endpoint_host_of_url(rows[i][0]);
-        assert_int_equal(host.len, strlen(rows[i][1]));
-        assert_memory_equal(host.data, rows[i][1], host.len);
-    }
-}
-
 SUITE(worker_spec)
 {
     static const struct CMUnitTest tests[] = {
@@ -393,11 +348,9 @@ SUITE(worker_spec)
         cmocka_unit_test(an_engine_names_the_addresses_of_its_ranks),
         cmocka_unit_test(there_is_one_id_for_each_rank_or_one_for_all),
         cmocka_unit_test(an_address_that_nobody_reaches_is_refused),
-        cmocka_unit_test(without_a_star_the_engine_may_connect_instead_of_listening),
         cmocka_unit_test(an_earlier_list_gives_what_is_the_same),
         cmocka_unit_test(a_list_of_8192_pods_takes_less_than_10_mb),
         cmocka_unit_test(without_memory_a_list_stays_as_it_was),
-        cmocka_unit_test(the_host_is_extracted_from_a_url),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

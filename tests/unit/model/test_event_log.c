@@ -89,34 +89,12 @@ static void assert_range(const struct kvb_event_log *log, uint64_t first, uint64
     assert_true(got_last == last);
 }
 
-static bool is_empty(const struct kvb_event_log *log)
-{
-    uint64_t first = 0;
-    uint64_t last = 0;
-
-    return !kvb_event_log_range(log, &first, &last);
-}
-
 static struct kvb_event_log *log_of(size_t max_blocks)
 {
     struct kvb_event_log *log = NULL;
 
     assert_ok(kvb_event_log_new(max_blocks, &log));
     return log;
-}
-
-static void reads_back_what_was_added(void **state)
-{
-    (void)state;
-    struct kvb_event_log *log = log_of(1000);
-
-    assert_true(is_empty(log));
-    add(log, 100, 150);
-    add(log, 151, 152);
-    assert_range(log, 100, 152);
-    assert_reads(log, 100, 152, 1000, 153);
-    assert_reads(log, 120, 121, 1000, 122);
-    kvb_event_log_free(log);
 }
 
 static void reads_whole_events_up_to_the_wanted_number_of_blocks(void **state)
@@ -129,48 +107,6 @@ static void reads_whole_events_up_to_the_wanted_number_of_blocks(void **state)
     assert_reads(log, 104, 110, 1, 105); /* at least one event */
     assert_reads(log, 104, 110, 6, 106);
     assert_reads(log, 105, 110, 3, 107);
-    kvb_event_log_free(log);
-}
-
-static void forgets_the_oldest_first(void **state)
-{
-    (void)state;
-    struct kvb_event_log *log = log_of(10);
-
-    uint64_t first = 0;
-    uint64_t last = 0;
-
-    add(log, 100, 200);
-    assert_true(kvb_event_log_range(log, &first, &last));
-    assert_int_equal(last, 200);
-    assert_in_range(first, 195, 198); /* of 0 1 2 3 4 0 blocks; up to 3 unused at the ring's end */
-    assert_reads(log, first, 200, 100, 201);
-    kvb_event_log_free(log);
-}
-
-static void an_id_that_does_not_follow_restarts_the_log(void **state)
-{
-    (void)state;
-    struct kvb_event_log *log = log_of(100);
-
-    add(log, 100, 105);
-    add(log, 107, 109);
-    assert_range(log, 107, 109);
-    add(log, 50, 51);
-    assert_range(log, 50, 51);
-    kvb_event_log_free(log);
-}
-
-static void an_event_larger_than_the_log_empties_it(void **state)
-{
-    (void)state;
-    struct kvb_event_log *log = log_of(3);
-
-    add(log, 100, 102);
-    add(log, 103, 104); /* event 104 has four blocks */
-    assert_true(is_empty(log));
-    add(log, 105, 105);
-    assert_range(log, 105, 105);
     kvb_event_log_free(log);
 }
 
@@ -346,11 +282,7 @@ static void keeps_the_newest_events_of_all_epochs(void **state)
 SUITE(event_log)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reads_back_what_was_added),
         cmocka_unit_test(reads_whole_events_up_to_the_wanted_number_of_blocks),
-        cmocka_unit_test(forgets_the_oldest_first),
-        cmocka_unit_test(an_id_that_does_not_follow_restarts_the_log),
-        cmocka_unit_test(an_event_larger_than_the_log_empties_it),
         cmocka_unit_test(survives_each_allocation_failing),
         cmocka_unit_test(lends_events_in_parts_that_are_batches),
         cmocka_unit_test(lends_nothing_of_what_it_has_dropped),

@@ -6,28 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static void labels_are_found_by_name_and_kept_in_order(void **state)
-{
-    (void)state;
-    struct kvb_labels labels = { 0 };
-    struct kvb_label label;
-    size_t at = 0;
-
-    assert_ok(kvb_labels_add(&labels, "zone", "b", NULL));
-    assert_ok(kvb_labels_add(&labels, "address", "10.0.0.7:8000", NULL));
-    assert_ok(kvb_labels_add_pair(&labels, "role=a=b", NULL));
-    assert_ok(kvb_labels_add(&labels, "rol", "", NULL));
-    assert_string_equal(kvb_labels_find(&labels, "role"), "a=b");
-    assert_string_equal(kvb_labels_find(&labels, "rol"), "");
-    assert_null(kvb_labels_find(&labels, "ro"));
-    const char *const names[] = { "address=10.0.0.7:8000", "rol=", "role=a=b", "zone=b" };
-    for (size_t i = 0; i < 4; i++) {
-        assert_true(kvb_labels_next(&labels, &at, &label));
-        assert_string_equal(label.pair, names[i]);
-    }
-    assert_false(kvb_labels_next(&labels, &at, &label));
-}
-
 static void only_named_labels_are_kept(void **state)
 {
     (void)state;
@@ -158,7 +136,6 @@ static void equal_labels_have_equal_bytes(void **state)
 SUITE(labels)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(labels_are_found_by_name_and_kept_in_order),
         cmocka_unit_test(only_named_labels_are_kept),
         cmocka_unit_test(bad_names_and_too_many_names_are_refused),
         cmocka_unit_test(bad_labels_are_refused_with_a_reason),

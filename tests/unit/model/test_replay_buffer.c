@@ -30,21 +30,6 @@ static void assert_at(
     assert_memory_equal(payload.data, expected, payload.len);
 }
 
-static void keeps_the_newest_batches(void **state)
-{
-    (void)state;
-    struct kvb_replay_buffer *buffer = buffer_of(3, 1000);
-    const char *const payloads[] = { "zero", "", "two", "three", "four" };
-
-    for (uint64_t seq = 0; seq < 5; seq++) {
-        assert_ok(put(buffer, seq, payloads[seq]));
-    }
-    assert_int_equal(kvb_replay_buffer_count(buffer), 3);
-    assert_at(buffer, 0, 2, "two");
-    assert_at(buffer, 2, 4, "four");
-    kvb_replay_buffer_free(buffer);
-}
-
 static void keeps_no_more_bytes_than_allowed(void **state)
 {
     (void)state;
@@ -83,29 +68,6 @@ static void finds_the_first_batch_at_or_after_a_start(void **state)
     kvb_replay_buffer_free(buffer);
 }
 
-static void accepts_batches_after_a_clear(void **state)
-{
-    (void)state;
-    struct kvb_replay_buffer *buffer = buffer_of(2, 4);
-
-    assert_ok(put(buffer, 8, "abcd"));
-    kvb_replay_buffer_clear(buffer);
-    assert_int_equal(kvb_replay_buffer_count(buffer), 0);
-    assert_ok(put(buffer, 0, "efgh"));
-    assert_at(buffer, 0, 0, "efgh");
-    kvb_replay_buffer_free(buffer);
-}
-
-static void refuses_a_capacity_of_zero(void **state)
-{
-    (void)state;
-    struct kvb_replay_buffer *buffer = NULL;
-
-    assert_int_equal(kvb_replay_buffer_new(0, 1, &buffer), KVB_TOO_LARGE);
-    assert_int_equal(kvb_replay_buffer_new((1 << 20) + 1, 1, &buffer), KVB_TOO_LARGE);
-    kvb_replay_buffer_free(NULL);
-}
-
 static void survives_each_failing_allocation(void **state)
 {
     (void)state;
@@ -130,11 +92,8 @@ static void survives_each_failing_allocation(void **state)
 SUITE(replay_buffer)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(keeps_the_newest_batches),
         cmocka_unit_test(keeps_no_more_bytes_than_allowed),
         cmocka_unit_test(finds_the_first_batch_at_or_after_a_start),
-        cmocka_unit_test(accepts_batches_after_a_clear),
-        cmocka_unit_test(refuses_a_capacity_of_zero),
         cmocka_unit_test(survives_each_failing_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -37,17 +37,6 @@ static void assert_filled(const struct kvb_router_batch *batch, uint32_t events)
     assert_int_equal(batch->block_count, at);
 }
 
-static void blocks_belong_to_the_event_before_them(void **state)
-{
-    (void)state;
-    struct kvb_router_batch batch = { 0 };
-
-    assert_ok(fill(&batch, 100));
-    assert_filled(&batch, 100);
-    kvb_router_batch_done(&batch);
-    assert_null(batch.events);
-}
-
 static void a_reset_batch_keeps_stream_and_memory_but_no_epoch(void **state)
 {
     (void)state;
@@ -111,7 +100,6 @@ static void survives_every_allocation_failing(void **state)
 SUITE(router_batch)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(blocks_belong_to_the_event_before_them),
         cmocka_unit_test(a_reset_batch_keeps_stream_and_memory_but_no_epoch),
         cmocka_unit_test(refuses_events_and_blocks_above_the_ceiling),
         cmocka_unit_test(survives_every_allocation_failing),

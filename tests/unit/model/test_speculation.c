@@ -89,17 +89,6 @@ static void the_name_of_a_drafter_may_make_the_method(void **state)
     }
 }
 
-static void every_source_has_a_name(void **state)
-{
-    (void)state;
-    assert_string_equal(kvb_speculation_source_name(KVB_SPECULATION_OF_NOTHING), "");
-    assert_string_equal(kvb_speculation_source_name(KVB_SPECULATION_OF_CONFIG), "config");
-    assert_string_equal(kvb_speculation_source_name(KVB_SPECULATION_OF_SERVER_INFO), "server_info");
-    assert_string_equal(kvb_speculation_source_name(KVB_SPECULATION_OF_ARGUMENTS), "pod arguments");
-    assert_string_equal(kvb_speculation_source_name(KVB_SPECULATION_OF_PAGE), "page");
-    assert_string_equal(kvb_speculation_source_name(KVB_SPECULATION_SOURCE_COUNT), "unknown");
-}
-
 SUITE(speculation)
 {
     const struct CMUnitTest tests[] = {
@@ -107,7 +96,6 @@ SUITE(speculation)
         cmocka_unit_test(other_methods_drop_none),
         cmocka_unit_test(what_depends_on_version_or_name_is_undecided),
         cmocka_unit_test(the_name_of_a_drafter_may_make_the_method),
-        cmocka_unit_test(every_source_has_a_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

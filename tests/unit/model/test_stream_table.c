@@ -14,27 +14,6 @@ static struct kvb_stream_id id_of(unsigned worker, unsigned rank, const char *co
     return id;
 }
 
-static void finds_what_was_added_and_nothing_else(void **state)
-{
-    (void)state;
-    struct kvb_stream_table table;
-    const struct kvb_stream_id id = id_of(1, 0, "a");
-    const struct kvb_stream_id other_rank = id_of(1, 1, "a");
-    const struct kvb_stream_id other_component = id_of(1, 0, "b");
-    uint32_t number = 99;
-    uint32_t again = 98;
-
-    kvb_stream_table_init(&table, 10, 1);
-    assert_int_equal(kvb_stream_table_find(&table, &id, &number), KVB_NOT_FOUND);
-    assert_ok(kvb_stream_table_add(&table, &id, &number));
-    assert_ok(kvb_stream_table_add(&table, &id, &again));
-    assert_int_equal(number, again);
-    assert_int_equal(table.count, 1);
-    assert_int_equal(kvb_stream_table_find(&table, &other_rank, &number), KVB_NOT_FOUND);
-    assert_int_equal(kvb_stream_table_find(&table, &other_component, &number), KVB_NOT_FOUND);
-    kvb_stream_table_done(&table);
-}
-
 static void finds_by_keys_made_for_this_table_another_table_and_another_hash_key(void **state)
 {
     (void)state;
@@ -165,7 +144,6 @@ SUITE(stream_table)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_key_gives_different_hashes),
-        cmocka_unit_test(finds_what_was_added_and_nothing_else),
         cmocka_unit_test(finds_by_keys_made_for_this_table_another_table_and_another_hash_key),
         cmocka_unit_test(refuses_a_stream_above_the_ceiling),
         cmocka_unit_test(agrees_with_an_array_over_random_adds_and_removes),

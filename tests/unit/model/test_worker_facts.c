@@ -5,23 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static void a_role_is_found_by_its_name(void **state)
-{
-    (void)state;
-    static const char *const names[] = { "prefill", "decode", "both" };
-    enum kvb_worker_role role = KVB_ROLE_NONE;
-
-    for (size_t i = 0; i < 3; i++) {
-        assert_ok(kvb_worker_role_find(names[i], &role));
-        assert_string_equal(kvb_worker_role_name(role), names[i]);
-    }
-    assert_int_equal(kvb_worker_role_find("", &role), KVB_NOT_FOUND);
-    assert_int_equal(kvb_worker_role_find("Prefill", &role), KVB_NOT_FOUND);
-    assert_int_equal(role, KVB_ROLE_BOTH);
-    assert_string_equal(kvb_worker_role_name(KVB_ROLE_NONE), "");
-    assert_string_equal(kvb_worker_role_name(KVB_ROLE_COUNT), "");
-}
-
 static void tokenize_is_the_beginning_of_a_url(void **state)
 {
     (void)state;
@@ -141,22 +124,6 @@ static void a_worker_of_role_both_has_either(void **state)
     assert_false(includes(&other, "role", "prefill"));
 }
 
-static void all_selected_facts_must_match(void **state)
-{
-    (void)state;
-    struct kvb_worker_facts facts = facts_with("zone", "b");
-    struct kvb_labels wanted = { 0 };
-
-    facts.role = KVB_ROLE_DECODE;
-    assert_ok(kvb_labels_add(&wanted, "role", "decode", NULL));
-    assert_ok(kvb_labels_add(&wanted, "zone", "b", NULL));
-    assert_true(kvb_worker_facts_include(&facts, &wanted));
-    facts.role = KVB_ROLE_PREFILL;
-    assert_false(kvb_worker_facts_include(&facts, &wanted));
-    facts = (struct kvb_worker_facts){ .role = KVB_ROLE_DECODE };
-    assert_false(kvb_worker_facts_include(&facts, &wanted));
-}
-
 static void each_fact_makes_a_difference(void **state)
 {
     (void)state;
@@ -178,13 +145,11 @@ static void each_fact_makes_a_difference(void **state)
 SUITE(worker_facts)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_role_is_found_by_its_name),
         cmocka_unit_test(tokenize_is_the_beginning_of_a_url),
         cmocka_unit_test(labels_of_these_names_fill_role_and_address),
         cmocka_unit_test(a_label_that_contradicts_a_fact_is_refused),
         cmocka_unit_test(role_and_address_are_selected_like_labels),
         cmocka_unit_test(a_worker_of_role_both_has_either),
-        cmocka_unit_test(all_selected_facts_must_match),
         cmocka_unit_test(each_fact_makes_a_difference),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -55,44 +55,6 @@ static void reads_what_the_current_context_names(void **state)
     assert_string_equal(config.token_path, "");
 }
 
-static void null_counts_as_absent(void **state)
-{
-    KVB_OWN(kvb_kubeconfig_done) struct kvb_kubeconfig config = { .server = "" };
-
-    (void)state;
-    assert_int_equal(
-        decode(
-            "{current-context: c, contexts: [{name: c, context: {cluster: k, user: u, namespace: "
-            "~}}], clusters: [{name: k, cluster: {server: 'https://h:1', proxy-url: null, "
-            "certificate-authority-data: null}}], users: [{name: u, user: {exec: null, token: "
-            "'null'}}]}",
-            &config, NULL),
-        KVB_OK);
-    assert_string_equal(config.name_space, "");
-    assert_string_equal(config.token, "null");
-    assert_null(config.authority.text);
-}
-
-static void reads_json(void **state)
-{
-    KVB_OWN(kvb_kubeconfig_done) struct kvb_kubeconfig config = { .server = "" };
-
-    (void)state;
-    assert_int_equal(
-        decode(
-            "{\"current-context\": \"c\", \"contexts\": [{\"name\": \"c\", \"context\": "
-            "{\"cluster\":"
-            " \"k\", \"user\": \"u\"}}], \"clusters\": [{\"name\": \"k\", \"cluster\": {\"server\":"
-            " \"https://h:1\"}}], \"users\": [{\"name\": \"u\", \"user\": {\"tokenFile\": "
-            "\"t\"}}]}",
-            &config, NULL),
-        KVB_OK);
-    assert_string_equal(config.server, "https://h:1");
-    assert_string_equal(config.token, "");
-    assert_string_equal(config.token_path, "t");
-    assert_string_equal(config.name_space, "");
-}
-
 /* The sample, with the first `from` replaced. */
 static const char *changed(const char *from, const char *to)
 {
@@ -192,8 +154,6 @@ SUITE(kubeconfig)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_what_the_current_context_names),
-        cmocka_unit_test(null_counts_as_absent),
-        cmocka_unit_test(reads_json),
         cmocka_unit_test(unusable_entries_are_named),
         cmocka_unit_test(other_files_are_refused),
         cmocka_unit_test(references_in_a_circle_end),

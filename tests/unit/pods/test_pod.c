@@ -159,31 +159,6 @@ static void dynamo_has_its_operators_labels(void **state)
     assert_int_equal(pod.facts.role, KVB_ROLE_PREFILL);
 }
 
-static void model_and_block_size_are_read_from_the_engines_arguments(void **state)
-{
-    struct kvb_pod_rules rules = rules_of(KVB_POD_PRESET_PORTS);
-
-    (void)state;
-    read_with(
-        &rules, "",
-        ",\"containers\":[{\"args\":[\"--x\",7]},{\"command\":[\"vllm\",\"serve\","
-        "\"Qwen/Qwen3-8B\"],\"args\":[\"--block-size\",\"32\"]}]",
-        "");
-    assert_string_equal(pod.model, "Qwen/Qwen3-8B");
-    assert_int_equal(pod.block_size, 32);
-    read_with(
-        &rules, "",
-        ",\"containers\":[{\"args\":[\"--model=a\",\"--served-model-name=b\",\"--block-size\"]}]",
-        "");
-    assert_string_equal(pod.model, "b");
-    assert_int_equal(pod.block_size, 0);
-    (void)snprintf(rules.model_label, sizeof rules.model_label, "model");
-    read_with(
-        &rules, ",\"labels\":{\"model\":\"c\"}", ",\"containers\":[{\"args\":[\"--model=a\"]}]",
-        "");
-    assert_string_equal(pod.model, "c");
-}
-
 /* As people write pods: each time the model is Qwen/Q and the blocks have 4 tokens. */
 /* NOLINTNEXTLINE(readability-function-size): one table of cases */
 static void commands_are_read_as_the_container_runs_them(void **state)
@@ -379,56 +354,6 @@ static void a_pod_cannot_make_its_reader_work_without_end(void **state)
     assert_string_equal(pod.model, "m");
 }
 
-static void every_state_has_its_reason(void **state)
-{
-    struct kvb_pod_rules rules = rules_of(KVB_POD_PRESET_PORTS);
-
-    (void)state;
-    read_with(&rules, "", "", ",\"phase\":\"Pending\"");
-    assert_int_equal(pod.state, KVB_POD_PHASE);
-    read_with(&rules, "", "", ",\"podIP\":null");
-    assert_int_equal(pod.state, KVB_POD_NO_IP);
-    read_with(&rules, "", "", ",\"podIP\":\"10.0.0.7:1/../x\""); /* it becomes part of a URL */
-    assert_int_equal(pod.state, KVB_POD_NO_IP);
-    rules.model[0] = '\0';
-    read_with(&rules, "", "", "");
-    assert_int_equal(pod.state, KVB_POD_NO_MODEL);
-    rules = rules_of(KVB_POD_PRESET_PORTS);
-    assert_ok(kvb_pod_rules_take_id(&rules, "label:x"));
-    read_with(&rules, ",\"labels\":{\"x\":\"-1\"}", "", "");
-    assert_int_equal(pod.state, KVB_POD_NO_ID);
-    rules.events_port = 65535;
-    rules.ranks = 2;
-    read_with(&rules, "", "", "");
-    assert_int_equal(pod.state, KVB_POD_NO_PORT);
-    rules.events_port = 5557;
-    rules.replay_port = 65535; /* rank 1 would have port 65536 */
-    read_with(&rules, "", "", "");
-    assert_int_equal(pod.state, KVB_POD_NO_PORT);
-    for (unsigned i = 0; i < KVB_POD_STATE_COUNT; i++) {
-        assert_true(kvb_pod_state_name((enum kvb_pod_state)i)[0] != '\0');
-        assert_true(i == KVB_POD_TAKEN || kvb_pod_state_remedy((enum kvb_pod_state)i)[0] != '\0');
-    }
-}
-
-static void is_draining_from_its_deletion_on_and_stays_a_worker(void **state)
-{
-    const struct kvb_pod_rules rules = rules_of(KVB_POD_PRESET_PORTS);
-
-    (void)state;
-    read_with(
-        &rules, ",\"deletionTimestamp\":\"2026-01-02T03:04:05Z\"", "",
-        ",\"conditions\":[{\"type\":\"PodScheduled\",\"status\":\"True\"},{\"type\":\"Ready\","
-        "\"status\":\"False\"}],\"containerStatuses\":[{\"restartCount\":2},{\"restartCount\":1}]");
-    assert_true(pod.facts.is_draining);
-    assert_int_equal(pod.facts.ready, KVB_READY_NO);
-    assert_int_equal(pod.facts.restarts, 3);
-    assert_int_equal(pod.state, KVB_POD_TAKEN);
-    read_with(&rules, "", "", ",\"conditions\":[{\"type\":\"Ready\",\"status\":\"True\"}]");
-    assert_int_equal(pod.facts.ready, KVB_READY_YES);
-    assert_false(pod.facts.is_draining);
-}
-
 static void its_id_comes_from_its_name_its_uid_or_a_label(void **state)
 {
     struct kvb_pod_rules rules = rules_of(KVB_POD_PRESET_PORTS);
@@ -546,36 +471,6 @@ static void invalid_pods_are_refused_with_the_reason(void **state)
     assert_int_equal(refusal, KVB_POD_TOO_LARGE);
 }
 
-static void reads_the_lines_of_a_watch(void **state)
-{
-    const struct kvb_pod_rules rules = rules_of(KVB_POD_PRESET_PORTS);
-    static struct kvb_pod_line line;
-    static char text[1 << 17]; /* larger than the buffer of object_of() */
-
-    (void)state;
-    (void)snprintf(
-        text, sizeof text, "{\"type\":\"MODIFIED\",\"object\":%s}", object_of("", "", ""));
-    assert_ok(kvb_pod_line_decode(span_of(text), &rules, &line, &refusal, &why));
-    assert_int_equal(line.event, KVB_POD_MODIFIED);
-    assert_string_equal(line.version, "17");
-    assert_string_equal(line.pod.uid, "u-1");
-    assert_ok(kvb_pod_line_decode(
-        span_of("{\"type\":\"BOOKMARK\",\"object\":{\"kind\":\"Pod\",\"metadata\":{"
-                "\"resourceVersion\":\"99\",\"creationTimestamp\":null}}}"),
-        &rules, &line, &refusal, &why));
-    assert_true(line.event == KVB_POD_BOOKMARK && strcmp(line.version, "99") == 0);
-    assert_ok(kvb_pod_line_decode(
-        span_of("{\"type\":\"ERROR\",\"object\":{\"kind\":\"Status\",\"code\":410,"
-                "\"message\":\"too old resource version\"}}"),
-        &rules, &line, &refusal, &why));
-    assert_true(line.event == KVB_POD_ERROR && line.code == 410);
-    assert_string_equal(line.message.text, "too old resource version");
-    assert_ok(kvb_pod_line_decode(
-        span_of("{\"type\":\"RENAMED\",\"object\":{\"metadata\":{\"resourceVersion\":\"7\"}}}"),
-        &rules, &line, &refusal, &why));
-    assert_true(line.event == KVB_POD_EVENT_UNKNOWN && strcmp(line.version, "7") == 0);
-}
-
 /* The watch continues after this line. */
 static void a_line_with_another_kind_still_has_a_version(void **state)
 {
@@ -591,25 +486,6 @@ static void a_line_with_another_kind_still_has_a_version(void **state)
         KVB_BAD_INPUT);
     assert_int_equal(refusal, KVB_POD_OTHER);
     assert_string_equal(line.version, "8");
-}
-
-static void reads_the_envelope_of_a_list(void **state)
-{
-    static struct kvb_pod_page page;
-
-    (void)state;
-    assert_ok(kvb_pod_page_decode(
-        span_of("{\"kind\":\"PodList\",\"metadata\":{\"resourceVersion\":\"5\",\"continue\":\"t\"},"
-                "\"items\":[]}"),
-        &page, &why));
-    assert_string_equal(page.version, "5");
-    assert_string_equal(page.next, "t");
-    assert_int_equal(
-        kvb_pod_page_decode(span_of("{\"kind\":\"Status\"}"), &page, &why), KVB_BAD_INPUT);
-    assert_non_null(strstr(why.text, "kubernetes.api"));
-    assert_int_equal(
-        kvb_pod_page_decode(span_of("{\"kind\":\"PodList\",\"metadata\":{}}"), &page, &why),
-        KVB_BAD_INPUT);
 }
 
 static void an_ipv6_address_is_in_brackets(void **state)
@@ -630,21 +506,16 @@ SUITE(pod)
         cmocka_unit_test(aibrix_has_its_labels_and_annotations),
         cmocka_unit_test(llm_d_has_a_role_and_a_rank_for_each_active_port),
         cmocka_unit_test(dynamo_has_its_operators_labels),
-        cmocka_unit_test(model_and_block_size_are_read_from_the_engines_arguments),
         cmocka_unit_test(commands_are_read_as_the_container_runs_them),
         cmocka_unit_test(speculation_is_found_in_the_arguments),
         cmocka_unit_test(words_that_the_pod_does_not_contain_name_no_model),
         cmocka_unit_test(a_pod_cannot_make_its_reader_work_without_end),
-        cmocka_unit_test(every_state_has_its_reason),
-        cmocka_unit_test(is_draining_from_its_deletion_on_and_stays_a_worker),
         cmocka_unit_test(its_id_comes_from_its_name_its_uid_or_a_label),
         cmocka_unit_test(of_300_ports_64_are_read_and_the_rest_is_counted),
         cmocka_unit_test(odd_labels_and_ports_are_ignored),
         cmocka_unit_test(labels_with_the_longest_names_do_no_harm),
         cmocka_unit_test(invalid_pods_are_refused_with_the_reason),
-        cmocka_unit_test(reads_the_lines_of_a_watch),
         cmocka_unit_test(a_line_with_another_kind_still_has_a_version),
-        cmocka_unit_test(reads_the_envelope_of_a_list),
         cmocka_unit_test(an_ipv6_address_is_in_brackets),
     };
 

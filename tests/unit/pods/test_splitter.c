@@ -32,82 +32,6 @@ static kvb_span span_of(const char *text)
     return (kvb_span){ (const uint8_t *)text, strlen(text) };
 }
 
-/* Feeds the text in parts of this many bytes. */
-static void split(
-    struct kvb_pod_splitter *splitter, enum kvb_pod_answer answer, const char *text, size_t part,
-    struct taken *out)
-{
-    kvb_span left = span_of(text);
-
-    memset(out, 0, sizeof *out);
-    kvb_pod_splitter_begin(splitter, answer);
-    while (left.len > 0) {
-        const size_t len = left.len < part ? left.len : part;
-        assert_ok(kvb_pod_splitter_take(splitter, (kvb_span){ left.data, len }, take_object, out));
-        left.data += len;
-        left.len -= len;
-    }
-}
-
-static void finds_the_items_of_a_list_and_its_envelope_however_it_is_split(void **state)
-{
-    static const char list[] =
-        "{\"kind\":\"PodList\",\"metadata\":{\"resourceVersion\":\"7\",\"items\":[{\"a\":1}]},\n"
-        " \"items\" : [ {\"a\":\"]}\\\"{\"}, {\"b\":{\"items\":[{}]}} ,{}] , \"z\":\"items\"}";
-    static const char rest[] =
-        "{\"kind\":\"PodList\",\"metadata\":{\"resourceVersion\":\"7\",\"items\":[{\"a\":1}]},\n"
-        " \"items\" : [   ] , \"z\":\"items\"}";
-    KVB_OWN(kvb_pod_splitter_done) struct kvb_pod_splitter splitter;
-    struct taken taken;
-    kvb_span envelope;
-
-    (void)state;
-    kvb_pod_splitter_init(&splitter, KVB_POD_ANSWER_LIST);
-    for (size_t part = 1; part <= sizeof list; part++) {
-        split(&splitter, KVB_POD_ANSWER_LIST, list, part, &taken);
-        assert_int_equal(taken.count, 3);
-        assert_string_equal(taken.objects[0], "{\"a\":\"]}\\\"{\"}");
-        assert_string_equal(taken.objects[1], "{\"b\":{\"items\":[{}]}}");
-        assert_string_equal(taken.objects[2], "{}");
-        assert_ok(kvb_pod_splitter_envelope(&splitter, &envelope));
-        assert_int_equal(envelope.len, strlen(rest));
-        assert_memory_equal(envelope.data, rest, envelope.len);
-    }
-}
-
-static void finds_the_lines_of_a_watch_however_they_are_split(void **state)
-{
-    static const char lines[] = "{\"type\":\"ADDED\",\"object\":{\"a\":[1,2]}}\n"
-                                "{\"type\":\"\\\\\"}\n\n{\"type\":\"}\"}\n{\"type\":";
-    KVB_OWN(kvb_pod_splitter_done) struct kvb_pod_splitter splitter;
-    struct taken taken;
-
-    (void)state;
-    kvb_pod_splitter_init(&splitter, KVB_POD_ANSWER_WATCH);
-    for (size_t part = 1; part <= sizeof lines; part++) {
-        split(&splitter, KVB_POD_ANSWER_WATCH, lines, part, &taken);
-        assert_int_equal(taken.count, 3); /* the fourth line is incomplete */
-        assert_string_equal(taken.objects[0], "{\"type\":\"ADDED\",\"object\":{\"a\":[1,2]}}");
-        assert_string_equal(taken.objects[1], "{\"type\":\"\\\\\"}");
-        assert_string_equal(taken.objects[2], "{\"type\":\"}\"}");
-    }
-}
-
-static void a_list_that_breaks_off_has_no_envelope(void **state)
-{
-    static const char *const parts[] = { "", "{\"items\":[{}", "{\"items\":[{}]", "{\"kind\":\"" };
-    KVB_OWN(kvb_pod_splitter_done) struct kvb_pod_splitter splitter;
-    struct taken taken;
-    kvb_span envelope;
-
-    (void)state;
-    kvb_pod_splitter_init(&splitter, KVB_POD_ANSWER_LIST);
-    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
-        split(&splitter, KVB_POD_ANSWER_LIST, parts[i], 3, &taken);
-        assert_int_equal(kvb_pod_splitter_envelope(&splitter, &envelope), KVB_BAD_INPUT);
-    }
-}
-
 /* An object of twice the limit between two others: it is reported, and the others are not affected.
  */
 static void an_object_that_is_too_large_is_skipped(void **state)
@@ -164,9 +88,6 @@ static void an_envelope_that_is_too_large_is_refused(void **state)
 SUITE(splitter)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(finds_the_items_of_a_list_and_its_envelope_however_it_is_split),
-        cmocka_unit_test(finds_the_lines_of_a_watch_however_they_are_split),
-        cmocka_unit_test(a_list_that_breaks_off_has_no_envelope),
         cmocka_unit_test(an_object_that_is_too_large_is_skipped),
         cmocka_unit_test(an_envelope_that_is_too_large_is_refused),
     };

@@ -41,36 +41,6 @@ static enum kvb_pod_state verdict_of(const struct kvb_pods *pods, const char *ui
     return KVB_POD_STATE_COUNT;
 }
 
-static void above_the_ceiling_pods_are_refused_and_counted(void **state)
-{
-    KVB_OWN(kvb_pods_done) struct kvb_pods pods = { 0 };
-    enum kvb_pod_change change = KVB_POD_SAME;
-    char text[16];
-
-    (void)state;
-    kvb_pods_begin_list(&pods, source);
-    for (uint32_t i = 0; i < kvb_max_workers + 3; i++) {
-        (void)snprintf(text, sizeof text, "%05u", i);
-        const struct kvb_pod pod = pod_of(text, text, text, i);
-        const kvb_status status = kvb_pods_put(&pods, source, &pod, &change);
-        assert_int_equal(status, i < kvb_max_workers ? KVB_OK : KVB_TOO_LARGE);
-    }
-    (void)kvb_pods_end_list(&pods, source);
-    for (int i = 0; i < 5; i++) { /* five events of one pod count as one pod */
-        const struct kvb_pod again = pod_of("again", "again", "again", 9);
-        assert_int_equal(kvb_pods_put(&pods, source, &again, &change), KVB_TOO_LARGE);
-    }
-    assert_int_equal(kvb_pods_beyond(&pods), 3);
-    assert_ok(kvb_pods_settle(&pods));
-    const struct kvb_pod leaves = *pods.pods[17];
-    const struct kvb_pod comes = pod_of("new", "99", "new", 99999);
-    assert_int_equal(kvb_pods_drop(&pods, source, &leaves), KVB_POD_CHANGED);
-    assert_int_equal(pods.count, kvb_max_workers); /* a relabelled pod makes room for another */
-    assert_ok(kvb_pods_put(&pods, source, &comes, &change));
-    assert_ok(kvb_pods_settle(&pods));
-    assert_int_equal(verdict_of(&pods, "99"), KVB_POD_TAKEN);
-}
-
 static void without_memory_nothing_is_put_or_settled(void **state)
 {
     KVB_OWN(kvb_pods_done) struct kvb_pods pods = { 0 };
@@ -96,7 +66,6 @@ static void without_memory_nothing_is_put_or_settled(void **state)
 SUITE(table)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(above_the_ceiling_pods_are_refused_and_counted),
         cmocka_unit_test(without_memory_nothing_is_put_or_settled),
     };
 
