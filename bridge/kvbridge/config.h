@@ -36,9 +36,6 @@ struct kvb_worker_defaults {
 
 #define KVB_PORT_OF_SOURCE KVB_POD_PORT_OF_PRESET
 
-/* `discover` and `tokenize`, where they mean the worker's `address`. */
-#define KVB_AT_ADDRESS "address"
-
 /* Workers that are the members of a DNS name: kvbridge/dns_list.h. */
 struct kvb_dns_config {
     char name[kvb_host_bytes]; /* "": none */

@@ -74,45 +74,6 @@ void kvb_dns_list_check(
     }
 }
 
-kvb_status kvb_dns_list_add(
-    const struct kvb_worker_defaults *defaults, const struct kvb_dns_member *member,
-    struct kvb_worker_list *list)
-{
-    const uint32_t events_port = port_of(defaults->events_port, usual_events_port);
-    const uint32_t replay_port = port_of(defaults->replay_port, 0);
-    const uint32_t metrics_port = port_of(defaults->metrics_port, 0);
-    struct kvb_worker_spec worker = *defaults->spec;
-    char events[kvb_endpoint_bytes];
-    char replay[kvb_endpoint_bytes];
-    char page[kvb_max_page_url_bytes];
-    char address[kvb_worker_address_bytes + 1] = "";
-
-    KVB_TRY(kvb_endpoint_of_address("tcp", member->host, events_port, "", sizeof events, events));
-    worker.events = events;
-    if (replay_port > 0) {
-        KVB_TRY(
-            kvb_endpoint_of_address("tcp", member->host, replay_port, "", sizeof replay, replay));
-        worker.replay = replay;
-    }
-    if (metrics_port > 0) {
-        KVB_TRY(kvb_endpoint_of_address(
-            "http", member->host, metrics_port, "/metrics", sizeof page, page));
-        KVB_TRY(kvb_endpoint_of_address(
-            "http", member->host, metrics_port, "", sizeof address, address));
-        worker.load.prometheus = page;
-        worker.facts.address = address;
-    }
-    if (strcmp(worker.facts.tokenize, KVB_AT_ADDRESS) == 0) {
-        worker.facts.tokenize = address;
-    }
-    if (strcmp(worker.discover, KVB_AT_ADDRESS) == 0) {
-        worker.discover = address;
-    }
-    worker.is_id_made = true;
-    worker.id = kvb_worker_id_of_address(&worker);
-    return kvb_worker_list_add(list, &worker);
-}
-
 /* ---- The job ----
  *
  *     RESTING -- due --> LOOKING -- an answer, and the list has changed --> GIVING
@@ -161,10 +122,22 @@ static void say_result(struct kvb_dns_list *list, enum kvb_dns_result result)
 /* KVB_NO_MEMORY: the next answer tries again. */
 static kvb_status list_members(struct kvb_dns_list *list)
 {
+    const struct kvb_worker_defaults *defaults = list->options.defaults;
+    const uint32_t http_port = port_of(defaults->metrics_port, 0); /* the page is there too */
+    const struct kvb_host_ports ports = {
+        .events = port_of(defaults->events_port, usual_events_port),
+        .replay = port_of(defaults->replay_port, 0),
+        .metrics = http_port,
+        .http = http_port,
+    };
+    struct kvb_worker_spec member = *defaults->spec;
+
+    member.is_id_made = true;
     for (size_t i = 0; i < list->members.count; i++) {
         const kvb_status added =
-            kvb_dns_list_add(list->options.defaults, &list->members.items[i], &list->workers);
-        if (added != KVB_OK && added != KVB_TOO_LARGE) {
+            kvb_worker_list_add_at(&list->workers, &member, list->members.items[i].host, &ports);
+        if (added != KVB_OK &&
+            added != KVB_TOO_LARGE) { /* a host that fits no address is left out */
             return added;
         }
     }

@@ -31,13 +31,6 @@ void kvb_dns_list_check(
     struct kvb_conf *conf, const struct kvb_dns_config *config,
     const struct kvb_worker_defaults *defaults);
 
-/* Adds the member to the list: what its address gives, and the defaults.
- * KVB_TOO_LARGE  the host is too long for an endpoint
- * KVB_NO_MEMORY */
-kvb_status kvb_dns_list_add(
-    const struct kvb_worker_defaults *defaults, const struct kvb_dns_member *member,
-    struct kvb_worker_list *list);
-
 struct kvb_dns_list_options {
     struct kvb_control *control;                /* borrowed */
     const struct kvb_dns_config *config;        /* borrowed */

@@ -454,17 +454,15 @@ static void work_source(struct pod_source *source, uint64_t now_ns)
 
 /* ---- The list for the bridge ---- */
 
-kvb_status kvb_kubernetes_add(
-    const struct kvb_worker_defaults *defaults, const struct kvb_pod *pod,
-    struct kvb_worker_list *list)
+/* Adds a worker: what the pod says comes first, and then the defaults. */
+static kvb_status add_pod(
+    struct kvb_worker_list *list, const struct kvb_worker_spec *defaults, const struct kvb_pod *pod)
 {
-    const bool is_discovered =
-        strcmp(defaults->spec->discover, KVB_AT_ADDRESS) == 0 && pod->http_port != 0;
-    struct kvb_worker_spec worker = *defaults->spec;
-    char events[kvb_endpoint_bytes];
-    char replay[kvb_endpoint_bytes];
-    char page[kvb_max_page_url_bytes];
-    char discover[kvb_config_url_bytes];
+    const struct kvb_host_ports ports = { .events = pod->events_port,
+                                          .replay = pod->replay_port,
+                                          .metrics = pod->metrics_port,
+                                          .http = pod->http_port };
+    struct kvb_worker_spec worker = *defaults;
 
     worker.id = pod->id;
     worker.ranks = pod->ranks;
@@ -473,34 +471,13 @@ kvb_status kvb_kubernetes_add(
     worker.lora = pod->lora[0] != '\0' ? pod->lora : worker.lora;
     worker.pod_uid = pod->uid;
     worker.facts = kvb_spec_facts_of(&pod->facts);
-    worker.facts.tokenize = defaults->spec->facts.tokenize;
-    if (strcmp(worker.facts.tokenize, KVB_AT_ADDRESS) == 0) {
-        worker.facts.tokenize = pod->facts.address;
-    }
+    worker.facts.tokenize = defaults->facts.tokenize;
     if (pod->block_size != 0) {
         worker.block_size = pod->block_size;
     } else if (worker.block_size == UINT32_MAX) {
         worker.block_size = usual_block_size;
     }
-    worker.discover = "";
-    if (is_discovered) {
-        KVB_TRY(kvb_endpoint_of_address(
-            "http", pod->ip, pod->http_port, "", sizeof discover, discover));
-        worker.discover = discover;
-    }
-    KVB_TRY(kvb_endpoint_of_address("tcp", pod->ip, pod->events_port, "", sizeof events, events));
-    worker.events = events;
-    if (pod->replay_port != 0) {
-        KVB_TRY(
-            kvb_endpoint_of_address("tcp", pod->ip, pod->replay_port, "", sizeof replay, replay));
-        worker.replay = replay;
-    }
-    if (pod->metrics_port != 0) {
-        KVB_TRY(kvb_endpoint_of_address(
-            "http", pod->ip, pod->metrics_port, "/metrics", sizeof page, page));
-        worker.load.prometheus = page;
-    }
-    return kvb_worker_list_add(list, &worker);
+    return kvb_worker_list_add_at(list, &worker, pod->ip, &ports);
 }
 
 /* Copies the bridge's verdicts to the pods that were offered, in their order. */
@@ -543,7 +520,7 @@ static kvb_status offer_list(struct kvb_kubernetes *kubernetes)
     KVB_TRY(kvb_pods_settle(pods));
     for (size_t i = 0; i < pods->count; i++) {
         if (pods->pods[i]->verdict == KVB_POD_TAKEN) {
-            KVB_TRY(kvb_kubernetes_add(options->defaults, pods->pods[i], &workers));
+            KVB_TRY(add_pod(&workers, options->defaults->spec, pods->pods[i]));
         }
     }
     const kvb_status status = options->take(options->context, &workers, verdicts, &answer);

@@ -81,10 +81,3 @@ struct kvb_kubernetes_status {
 
 void kvb_kubernetes_read_status(
     struct kvb_kubernetes *kubernetes, struct kvb_kubernetes_status *out_status);
-
-/* Adds the pod to the list: what it says, and the defaults.  Pure.
- * KVB_TOO_LARGE  an address is too long
- * KVB_NO_MEMORY */
-kvb_status kvb_kubernetes_add(
-    const struct kvb_worker_defaults *defaults, const struct kvb_pod *pod,
-    struct kvb_worker_list *list);

@@ -4,8 +4,10 @@
 #include "core/hash.h"
 #include "core/limits.h"
 #include "core/own.h"
+#include "kvbridge/endpoint.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 void kvb_worker_list_done(struct kvb_worker_list *list)
 {
@@ -55,6 +57,43 @@ kvb_status kvb_worker_list_add(struct kvb_worker_list *list, const struct kvb_wo
         drop_listed(&worker);
     }
     return status;
+}
+
+kvb_status kvb_worker_list_add_at(
+    struct kvb_worker_list *list, const struct kvb_worker_spec *spec, const char *host,
+    const struct kvb_host_ports *ports)
+{
+    struct kvb_worker_spec worker = *spec;
+    char events[kvb_endpoint_bytes];
+    char replay[kvb_endpoint_bytes];
+    char page[kvb_max_page_url_bytes];
+    char address[kvb_worker_address_bytes + 1] = "";
+
+    KVB_TRY(kvb_endpoint_of_address("tcp", host, ports->events, "", sizeof events, events));
+    worker.events = events;
+    if (ports->replay != 0) {
+        KVB_TRY(kvb_endpoint_of_address("tcp", host, ports->replay, "", sizeof replay, replay));
+        worker.replay = replay;
+    }
+    if (ports->metrics != 0) {
+        KVB_TRY(
+            kvb_endpoint_of_address("http", host, ports->metrics, "/metrics", sizeof page, page));
+        worker.load.prometheus = page;
+    }
+    if (ports->http != 0) {
+        KVB_TRY(kvb_endpoint_of_address("http", host, ports->http, "", sizeof address, address));
+    }
+    worker.facts.address = address;
+    if (strcmp(worker.facts.tokenize, KVB_AT_ADDRESS) == 0) {
+        worker.facts.tokenize = address;
+    }
+    if (strcmp(worker.discover, KVB_AT_ADDRESS) == 0) {
+        worker.discover = address; /* an engine that does not say is read at the ports */
+    }
+    if (worker.is_id_made) {
+        worker.id = kvb_worker_id_of_address(&worker);
+    }
+    return kvb_worker_list_add(list, &worker);
 }
 
 /* The same parts once more, by references. */

@@ -41,6 +41,21 @@ void kvb_worker_list_done(struct kvb_worker_list *list);
 /* Adds a copy of the spec.  KVB_NO_MEMORY, KVB_TOO_LARGE: nothing has changed. */
 kvb_status kvb_worker_list_add(struct kvb_worker_list *list, const struct kvb_worker_spec *spec);
 
+/* Where an engine listens at its host; 0: it has no such port. */
+struct kvb_host_ports {
+    uint32_t events; /* never 0 */
+    uint32_t replay;
+    uint32_t metrics;
+    uint32_t http;
+};
+
+/* Adds a worker at this host, an IP address: its addresses follow from the ports, and
+ * KVB_AT_ADDRESS in the spec becomes its HTTP address, if it has one, else "". KVB_NO_MEMORY,
+ * KVB_TOO_LARGE: nothing has changed. */
+kvb_status kvb_worker_list_add_at(
+    struct kvb_worker_list *list, const struct kvb_worker_spec *spec, const char *host,
+    const struct kvb_host_ports *ports);
+
 /* Adds what another list has, by references. */
 kvb_status
 kvb_worker_list_add_listed(struct kvb_worker_list *list, const struct kvb_listed_worker *worker);

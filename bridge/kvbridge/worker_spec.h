@@ -64,6 +64,9 @@ struct kvb_spec_facts {
     enum kvb_speculation speculation_of_arguments;
 };
 
+/* `discover` and `tokenize`, where they mean the worker's `address`. */
+#define KVB_AT_ADDRESS "address"
+
 /* Texts are borrowed until kvb_worker_spec_new() copies them; "": not given. */
 struct kvb_worker_spec {
     atomic_uint references; /* of a copy by kvb_worker_spec_new(); else 0 */
