@@ -4,13 +4,10 @@ import argparse
 import json
 import os
 import pathlib
-import queue
 import shutil
 import signal
 import subprocess
 import sys
-import threading
-import time
 
 import compare
 import machine
@@ -23,8 +20,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 TREE = HERE.parents[1]
 TRACE = TREE / "tests/data/conversation_trace.jsonl"
 
+KNOWN = tuple(row.name.partition("*")[0] for row in ROWS)
 WRONG_USAGE, FAILED, MISSED = 64, 1, 3
-SILENCE_S = 2.0  # after this many seconds without output from a program, show that it still runs
 
 
 class Failed(Exception):
@@ -101,6 +98,8 @@ def touches(name, options):
 
 
 def is_wanted(name, options):
+    if not name.startswith(KNOWN):  # of a former run, whose row is gone
+        return False
     if not options.only:
         return not name.startswith(APART if options.peers else (*APART, *WITH_PEERS))
     return any(name.startswith(one) for one in options.only)
@@ -136,35 +135,6 @@ def programs_of(options):
 # ---- Running a program -----------------------------------------------------------
 
 
-def pump(name, stream, lines):
-    for line in stream:
-        lines.put((name, line.rstrip("\n")))
-    lines.put((name, None))
-
-
-class Ticker:
-    """Shows that a program runs while it prints nothing."""
-
-    def __init__(self, what):
-        self.what, self.began = what, time.monotonic()
-        self.is_terminal = sys.stderr.isatty()
-        self.is_shown, self.next_s = False, SILENCE_S
-
-    def clear(self):
-        if self.is_shown:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
-            self.is_shown = False
-
-    def tick(self):
-        took = time.monotonic() - self.began
-        if self.is_terminal:
-            print(f"\r\033[K... {self.what}, {took:.0f} s", end="", file=sys.stderr, flush=True)
-            self.is_shown = True
-        elif took >= self.next_s:
-            say(f"... {self.what}, {took:.0f} s")
-            self.next_s = took + 10
-
-
 class Interruption:
     """A signal ends the run at once; while a program is being started, only when somebody can end
     it."""
@@ -190,41 +160,23 @@ INTERRUPTION = Interruption()
 
 
 def run(command, what, on_line=None, log=None, env=None):
-    """Runs the command to its end. stdout goes to on_line, line by line, stderr to this process's;
-    both also to the log, if there is one."""
+    """Runs the command to its end: stdout goes to on_line, line by line, and stderr to this process's; or both to the log."""
+    if log:
+        say(f"{what} ...")
     INTERRUPTION.hold()
     try:
         process = subprocess.Popen(
-            [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, errors="replace", cwd=TREE, env={**os.environ, **(env or {})}, start_new_session=True)
+            [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=log or subprocess.PIPE, stderr=log, text=True,
+            errors="replace", cwd=TREE, env={**os.environ, **(env or {})}, start_new_session=True)
     except OSError as error:
         INTERRUPTION.let_go()
         raise Failed(f"{what}: {error}") from None
-    lines, ticker, open_streams = queue.Queue(), Ticker(what), 2
-    for name in ("stdout", "stderr"):
-        threading.Thread(target=pump, args=(name, getattr(process, name), lines), daemon=True).start()
     try:
         INTERRUPTION.let_go()
-        while open_streams:
-            try:
-                name, line = lines.get(timeout=SILENCE_S)
-            except queue.Empty:
-                ticker.tick()
-                continue
-            ticker.clear()
-            if line is None:
-                open_streams -= 1
-            elif log:
-                log.write(line + "\n")
-                if time.monotonic() - ticker.began >= ticker.next_s:
-                    ticker.tick()
-            elif name == "stderr":
-                say(f"    {line}")
-            else:
-                on_line(line)
+        for line in process.stdout or ():
+            on_line(line)
         status = process.wait()
     finally:
-        ticker.clear()
         if process.poll() is None:  # the run was interrupted, so nothing of it is kept
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -248,7 +200,6 @@ def build():
             run(["cmake", "--build", "--preset", "release", "-j", jobs, "--target", "bench_programs", "kvbridge",
                  "kvaggregator", "kvfleet"], "building build/release", log=log)
         except Failed as error:
-            log.flush()
             say("\n".join(path.read_text(errors="replace").splitlines()[-40:]))
             raise Failed(f"{error}; log: build/log/bench-build.txt") from None
     return TREE / "build/release"
@@ -289,8 +240,7 @@ def corpus_of(trace, workers, folder, out):
     if not (path.exists() and mark.exists() and mark.read_text() == stamp):
         out.mkdir(parents=True, exist_ok=True)
         mark.unlink(missing_ok=True)
-        run([program, "--trace", trace, "--workers", workers, "--laps", laps, "--out", path],
-            f"writing the corpus of {workers} workers")
+        run([program, trace, workers, laps, path], f"writing the corpus of {workers} workers")
         mark.write_text(stamp)  # written last: its presence shows that the corpus is complete
     return path
 
@@ -307,12 +257,13 @@ def words_for(program, options, folder):
     names = [name for name in rows if is_wanted(name, options)]
     # Names more specific than a row are left to the program, which knows the figures of its rows.
     names += [one for one in options.only if any(one.startswith(name) and one != name for name in rows)]
-    words = ["--seconds", format(options.seconds, "g")] + ["--small"] * (options.small and not program.is_peer)
-    for corpus in corpora_of(program, options, folder):
-        words += ["--corpus", corpus]
+    words = ["--seconds", format(options.seconds, "g")] + ["--small"] * options.small
+    inputs = corpora_of(program, options, folder)
     if program.needs_trace:
         has_trace = options.corpus and not is_corpus(options.corpus)
-        words += ["--trace", pathlib.Path(options.corpus).resolve() if has_trace else TRACE]
+        inputs = [pathlib.Path(options.corpus).resolve() if has_trace else TRACE]
+    for one in inputs:
+        words += ["--input", one]
     return words + names
 
 
@@ -333,15 +284,13 @@ def measure_one(program, options, folder, watch, take):
     path = HERE / program.path if program.is_script else folder / program.path
     # nats-server as docker-compose.yml starts it, for all that is measured on it.
     env = {"KVB_BIN": str(folder), "GOGC": os.environ.get("GOGC", "800"), "GOMEMLIMIT": "192MiB"}
-    if program.needs_python:
-        env["KVB_PYTHON"] = python()
 
     def on_line(line):
         figure = figure_of(line, program)
         if is_wanted(figure["name"], options):
             take(figure if program.is_simulation else watch.fill(figure))
 
-    by = [env["KVB_PYTHON"]] if program.is_script and program.needs_python else []
+    by = [python() if program.needs_venv else sys.executable] if program.is_script else []
     run([*by, path, *words_for(program, options, folder)], pathlib.Path(program.path).name, on_line=on_line, env=env)
 
 
@@ -415,7 +364,7 @@ def main():
     wrong, former = [], former_of(options)
     if options.saved:
         run_words, figures = report.load(options.saved)
-        options.peers = "--peers" in run_words["command"]
+        options.peers = "--peers" in run_words.get("command", "")
         figures = [figure for figure in figures if is_wanted(figure["name"], options)]
     else:
         options.out.mkdir(parents=True, exist_ok=True)

@@ -99,15 +99,18 @@ def row(name, question, *figures, **more):
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """A program that is run with --seconds N [--corpus FILE]... [NAME...]."""
+    """A program that is run with --seconds N [--small] [--input FILE]... [NAME...]: inputs are corpora, or a trace."""
 
-    path: str  # relative to the build folder; relative to tests/bench when is_script
+    path: str  # relative to the build folder; a script's, relative to tests/bench
     rows: tuple
-    is_script: bool = False  # run by Debian's Python, or with needs_python by that of build/venv
-    needs_python: bool = False  # build/venv, as KVB_PYTHON in its environment
+    needs_venv: bool = False  # a script of build/venv; others are of Debian's Python
     is_peer: bool = False  # only with --peers
-    needs_trace: bool = False  # --trace FILE
+    needs_trace: bool = False
     is_simulation: bool = False  # its figures do not depend on the machine
+
+    @property
+    def is_script(self):
+        return self.path.endswith(".py")
 
 
 # Measured only when --only names them, and not part of the figures that --publish writes for a whole run: those of
@@ -142,8 +145,6 @@ PATH = (
     row("path.whole.protobuf", "What does a batch cost between the bridge's sockets: decoded, applied, encoded?",
         figure(".1block", NS), figure(".8block", NS)),
     row("path.whole.json", "The same as JSON?", figure(".1block", NS), figure(".8block", NS)),
-    row("path.allocations", "Does the bridge allocate per event, from engine's socket to NATS?",
-        *(figure(tail, "allocations in 10 million events", at_most(0)) for tail in (".protobuf", ".json"))),
 )
 
 AGGREGATOR = (
@@ -248,19 +249,20 @@ GATEWAY = (
     row("gateway.stream", "How much memory does a request take whose answer runs, of 10,000?", figure(".bytes", "bytes")),
 )
 
+IN_MEMORY = ("intake.whole", "start.snapshot")
+
 PROGRAMS = (
     Program("tests/bench_index", INDEX),
     Program("tests/bench_path", PATH),
-    Program("tests/bench_intake", AGGREGATOR),
-    Program("peers/peers.py", tuple(one for one in INDEX if any(goal.is_peer for goal in one.goals)), is_script=True,
-            is_peer=True),
-    Program("tests/bench_relay", RELAY, needs_python=True),
-    Program("tests/bench_scale", SCALE),
-    Program("startup/startup.py", STARTUP, is_script=True, needs_python=True),
-    Program("whole/whole.py", WHOLE, is_script=True, needs_python=True),
-    Program("gateway/gateway.py", GATEWAY, is_script=True, needs_python=True),
+    Program("tests/bench_intake", tuple(one for one in AGGREGATOR if one.name in IN_MEMORY)),
+    Program("intake/aggregator.py", tuple(one for one in AGGREGATOR + SCALE if one.name not in IN_MEMORY)),
+    Program("peers/peers.py", tuple(one for one in INDEX if any(goal.is_peer for goal in one.goals)), is_peer=True),
+    Program("relay/relay.py", RELAY, needs_venv=True),
+    Program("startup/startup.py", STARTUP, needs_venv=True),
+    Program("whole/whole.py", WHOLE, needs_venv=True),
+    Program("gateway/gateway.py", GATEWAY, needs_venv=True),
     Program("tests/bench_worth", WORTH, needs_trace=True, is_simulation=True),
 )
 
-ROWS = tuple(one for program in PROGRAMS if not program.is_peer for one in program.rows)
+ROWS = INDEX + PATH + AGGREGATOR + RELAY + SCALE + STARTUP + WHOLE + GATEWAY + WORTH
 GOALS = [goal for one in ROWS for goal in one.goals]

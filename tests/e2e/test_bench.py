@@ -19,7 +19,7 @@ sys.path.insert(0, str(TREE / "tests/bench"))
 
 import rows  # noqa: E402
 
-APART = rows.APART
+APART = (*rows.APART, *rows.WITH_PEERS)  # no part of a plain run
 TRACE = TREE / "tests/data/conversation_trace.jsonl"
 FIELDS = {"name", "value", "unit", "against", "against_value", "ratio"}
 
@@ -69,7 +69,7 @@ def test_every_row_has_its_figures_and_every_figure_a_row(short):
     assert sum("kernel_percent" in figure for figure in figures) >= len(figures) * 3 // 4
 
 
-@pytest.mark.parametrize("apart", APART)
+@pytest.mark.parametrize("apart", [*rows.APART, "whole"])
 def test_what_is_measured_apart_has_its_figures_too(short, apart):
     if apart == "whole" and not os.environ.get("KVB_DYNAMO_PYTHON"):
         pytest.skip("KVB_DYNAMO_PYTHON names no Python with ai-dynamo-runtime")

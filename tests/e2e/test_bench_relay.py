@@ -17,13 +17,15 @@ ROWS = {
     for format in ("protobuf", "json") for blocks in (1, 8) for tail in ("", ".cpu", ".vs_python")
 } | {"relay.latency.p50", "relay.latency.p99"}
 
+RELAY = pathlib.Path(__file__).resolve().parents[1] / "bench/relay/relay.py"
+
 pytestmark = pytest.mark.no_nats
 
 
-def start(*words):
+def start(*words, programs_in=programs.BIN):
     return subprocess.Popen(
-        [programs.BIN / "tests/bench_relay", *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, env={**os.environ, "KVB_PYTHON": sys.executable})
+        [sys.executable, RELAY, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, env={**os.environ, "KVB_BIN": str(programs_in)})
 
 
 def children_of(process):
@@ -52,14 +54,14 @@ def test_memory_gives_figures():
     assert all(figure["value"] > 0 for figure in figures.values()), figures
 
 
-def test_without_python_its_rows_are_left_out():
-    assert figures_of("--python", "none", "relay.json.8block").keys() == {"relay.json.8block", "relay.json.8block.cpu"}
+def test_python_takes_part_where_it_is_compared_with():
+    assert figures_of("relay.json.8block.cpu").keys() == {"relay.json.8block", "relay.json.8block.cpu"}
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_all_that_was_started(how):
-    process = start("--seconds", 600, "--python", "none", "relay.json.1block")
-    programs.wait_for("server, pass-through and bridge run", lambda: len(children_of(process)) == 3)
+    process = start("--seconds", 600, "relay.json.1block.cpu")
+    programs.wait_for("server, engines, pass-through and bridge run", lambda: len(children_of(process)) == 4)
     children = children_of(process)
     process.send_signal(how)
     process.communicate(timeout=60)
@@ -68,10 +70,11 @@ def test_a_signal_ends_all_that_was_started(how):
 
 
 def test_a_relay_that_cannot_begin_is_a_failure_and_its_words_are_shown(tmp_path):
-    broken = tmp_path / "broken"
+    (tmp_path / "tests").symlink_to(programs.BIN / "tests")
+    broken = tmp_path / "kvbridge"
     broken.write_text("#!/bin/sh\necho no such luck\nexit 3\n")
     broken.chmod(0o755)
-    process = start("--python", "none", "--bridge", broken, "relay.json.1block")
+    process = start("relay.json.1block.cpu", programs_in=tmp_path)
     _, trouble = process.communicate(timeout=60)
 
     assert process.returncode == 1 and "no such luck" in trouble

@@ -20,15 +20,20 @@
  *
  * Copies share no block, so a row of the trace is in `copies` prompt trees at once.  Laps repeat
  * the trace with other ids, except the first id of each prompt (the system prompt), so a short
- * trace becomes a long one of the same shape.  A hash id of the trace, 512 tokens, becomes
- * `length` blocks. */
+ * trace becomes a long one of the same shape. */
 struct plan {
     const char *trace;
     const char *out;
-    uint64_t workers, copies, laps, length, cache, rows, seed;
+    uint64_t workers, laps;
 };
 
-enum { max_request_blocks = 1 << 18 };
+enum {
+    copies = 20,
+    length = 4,           /* blocks for each hash id of the trace */
+    cache_blocks = 16384, /* that each worker keeps */
+    seed = 42,            /* of the random numbers that choose workers */
+    max_request_blocks = 1 << 18
+};
 
 /* The current request: place[i] is where the worker keeps blocks[i]. */
 struct request {
@@ -71,8 +76,6 @@ static void add_block(struct request *request, uint64_t tokens)
 static void
 make_prompt(struct fleet *fleet, const struct kvb_trace_line *row, uint64_t lap, uint64_t copy)
 {
-    const uint64_t length = fleet->plan->length;
-
     fleet->request.count = 0;
     for (uint32_t i = 0; i < row->id_count; i++) {
         const uint64_t id = row->ids[i] + (i > 0 ? lap << 40 : 0);
@@ -172,7 +175,7 @@ static size_t serve_prompt(struct fleet *fleet, uint32_t worker)
 /* Stores the answer block by block. Returns the blocks in use afterwards. */
 static size_t serve_answer(struct fleet *fleet, uint32_t worker, uint32_t tokens)
 {
-    const uint64_t tokens_a_block = kvb_trace_tokens_per_id / fleet->plan->length;
+    const uint64_t tokens_a_block = kvb_trace_tokens_per_id / length;
     const uint64_t blocks = (tokens + tokens_a_block - 1) / tokens_a_block;
     struct request *request = &fleet->request;
 
@@ -241,8 +244,8 @@ static void serve_lap(struct fleet *fleet, const struct reader *reader, uint64_t
     if (!file) {
         bench_fail("%s: the trace cannot be opened", plan->trace);
     }
-    for (; row < plan->rows && read_row(file, plan->trace, row + 1, reader); row++) {
-        for (uint64_t copy = 0; copy < plan->copies; copy++) {
+    for (; read_row(file, plan->trace, row + 1, reader); row++) {
+        for (uint64_t copy = 0; copy < copies; copy++) {
             make_prompt(fleet, reader->line, lap, copy);
             serve(fleet, reader->line);
         }
@@ -259,7 +262,7 @@ static void serve_lap(struct fleet *fleet, const struct reader *reader, uint64_t
 
 static void make_corpus(const struct plan *plan)
 {
-    struct fleet fleet = { .plan = plan, .rng = plan->seed };
+    struct fleet fleet = { .plan = plan, .rng = seed };
     struct request *request = &fleet.request;
     const struct reader reader = { .text = bench_memory(max_line_bytes, 1),
                                    .line = bench_memory(1, sizeof *reader.line) };
@@ -271,8 +274,7 @@ static void make_corpus(const struct plan *plan)
     fleet.caches = bench_memory(plan->workers, sizeof(struct kvb_block_pool *));
     for (uint64_t i = 0; i < plan->workers; i++) {
         /* one block more than can be used */
-        bench_must(
-            kvb_block_pool_new((uint32_t)plan->cache + 1, 0, &fleet.caches[i]), "a worker's cache");
+        bench_must(kvb_block_pool_new(cache_blocks + 1, 0, &fleet.caches[i]), "a worker's cache");
     }
 
     bench_corpus_open(&fleet.writer, plan->out, (uint32_t)plan->workers);
@@ -298,89 +300,15 @@ static void make_corpus(const struct plan *plan)
     free(reader.line);
 }
 
-/* ---- Options ---- */
-
-static bool take_trace(void *context, const char *value)
-{
-    ((struct plan *)context)->trace = value;
-    return *value;
-}
-
-static bool take_out(void *context, const char *value)
-{
-    ((struct plan *)context)->out = value;
-    return *value;
-}
-
-static bool take_workers(void *context, const char *value)
-{
-    return bench_read_number(value, 65536, &((struct plan *)context)->workers);
-}
-
-static bool take_copies(void *context, const char *value)
-{
-    return bench_read_number(value, 1000, &((struct plan *)context)->copies);
-}
-
-static bool take_laps(void *context, const char *value)
-{
-    return bench_read_number(value, 1000, &((struct plan *)context)->laps);
-}
-
-static bool take_length(void *context, const char *value)
-{
-    return bench_read_number(value, kvb_trace_tokens_per_id, &((struct plan *)context)->length);
-}
-
-static bool take_cache(void *context, const char *value)
-{
-    return bench_read_number(value, 1 << 24, &((struct plan *)context)->cache);
-}
-
-static bool take_rows(void *context, const char *value)
-{
-    return bench_read_number(value, UINT64_MAX, &((struct plan *)context)->rows);
-}
-
-static bool take_seed(void *context, const char *value)
-{
-    return bench_read_number(value, UINT64_MAX, &((struct plan *)context)->seed);
-}
-
 int main(int argc, char **argv)
 {
-    struct plan plan = { .workers = 128,
-                         .copies = 20,
-                         .laps = 1,
-                         .length = 4,
-                         .cache = 16384,
-                         .rows = UINT64_MAX,
-                         .seed = 42 };
-    /* clang-format off */
-    static const struct bench_option options[] = {
-        { "--trace", "FILE      chat trace, one JSON object a line: timestamp, input_length, output_length, hash_ids; required", take_trace },
-        { "--out", "FILE        where the corpus is written; required", take_out },
-        { "--workers", "N       (128)", take_workers },
-        { "--copies", "N        of each row, sharing no block (20)", take_copies },
-        { "--laps", "N          through the trace, with other ids (1)", take_laps },
-        { "--length", "N        blocks for each hash id, that is 512 tokens (4)", take_length },
-        { "--cache", "N         blocks that each worker keeps (16384)", take_cache },
-        { "--rows", "N          only the first rows of the trace (all)", take_rows },
-        { "--seed", "N          of the random numbers that choose workers (42)", take_seed },
-    };
-    /* clang-format on */
-    const struct bench_about about = {
-        .what = "Makes a corpus for bench_index of a chat trace.",
-        .options = options,
-        .option_count = KVB_COUNT_OF(options),
-        .context = &plan,
-    };
-
-    (void)bench_begin(argc, argv, &about); /* there are no rows to choose */
-    if (!plan.trace || !plan.out) {
-        (void)fprintf(stderr, "%s: --trace and --out are required; see --help\n", argv[0]);
+    if (argc != 5 || strtoul(argv[2], NULL, 10) == 0 || strtoul(argv[3], NULL, 10) == 0) {
+        (void)fprintf(stderr, "usage: %s TRACE WORKERS LAPS OUT\n", argv[0]);
         return 64;
     }
-    make_corpus(&plan);
+    make_corpus(&(struct plan){ .trace = argv[1],
+                                .workers = strtoul(argv[2], NULL, 10),
+                                .laps = strtoul(argv[3], NULL, 10),
+                                .out = argv[4] });
     return 0;
 }

@@ -2,15 +2,14 @@
 
 #include "core/buf.h"
 #include "intake/fleet.h"
-#include "intake/scene.h"
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* Routers that query an aggregator about prompts at a given rate, and the latency of each answer. A
- * step that fails ends the program. */
+/* Routers that query about prompts: at a given rate, for the latency of each answer, or as fast as
+ * they are answered.  A step that fails ends the program. */
 
-enum { question_prompts = 256, question_timeout_ms = 5000 };
+enum { question_prompts = 256 };
 
 /* Requests that are sent repeatedly, made before the measurement begins. */
 struct questions {
@@ -21,16 +20,15 @@ struct questions {
 
 /* Makes requests about prompts, each of which some worker holds. */
 void questions_make(struct questions *questions, struct fleet *fleet);
-void questions_drop(struct questions *questions);
 
 enum asking_way { ASK_HTTP, ASK_NATS, ASK_GRPC };
 
 struct asking {
-    struct scene *scene;               /* all three borrowed */
-    const struct questions *questions; /* sent in turn */
+    const struct questions *questions; /* borrowed, as all; sent in turn */
     enum asking_way way;
+    uint16_t port;       /* over HTTP or gRPC */
+    const char *url;     /* of NATS */
     const char *subject; /* over NATS */
-    uint64_t questions_a_second;
     double seconds;
 };
 
@@ -43,8 +41,8 @@ struct asked {
 /* Four senders, each with a thread and a connection of its own. Begins in a quarter of a second and
  * returns at the end. A request that had to wait for the previous answer counts from its scheduled
  * time. */
-void ask(const struct asking *asking, struct asked *out_asked);
-void asked_done(struct asked *asked);
+struct asked ask_at_rate(const struct asking *asking, uint64_t questions_a_second);
 
-/* Reports NAME.p50 and NAME.p99 in us; sorts the samples. */
-void asked_say(struct asked *asked, const char *name);
+/* 32 requests at a time, over HTTP or NATS, each sent when another is answered.  Returns how many
+ * were. */
+uint64_t ask_at_most(const struct asking *asking);

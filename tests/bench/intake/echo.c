@@ -1,6 +1,7 @@
 #include "bus/bus.h"
 
 #include <microhttpd.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,9 +14,10 @@
  *     bench_echo http PORT BYTES             as many threads as the aggregator has
  *     bench_echo nats URL SUBJECT BYTES
  *
- * BYTES: the size of an answer.  Runs until it is killed: there is nothing to save. */
+ * BYTES: the size of an answer.  Says "ready" on stdout.  Runs until it is killed: there is nothing
+ * to save. */
 
-enum { http_threads = 4, max_bytes = 1 << 20 };
+enum { http_threads = 4, max_bytes = 1 << 20, tries = 5000 };
 
 struct echo {
     uint8_t *answer; /* zeroed; never freed */
@@ -75,8 +77,14 @@ static bool serve_nats(struct echo *echo, const char *url, const char *subject)
     struct kvb_bus_subscription *received = NULL;
     struct kvb_detail detail = { { 0 } };
 
-    return kvb_bus_open(&options, &echo->bus, &detail) == KVB_OK &&
-           kvb_bus_subscribe(echo->bus, subject, answer_nats, echo, &received) == KVB_OK;
+    if (kvb_bus_open(&options, &echo->bus, &detail) != KVB_OK ||
+        kvb_bus_subscribe(echo->bus, subject, answer_nats, echo, &received) != KVB_OK) {
+        return false;
+    }
+    for (int i = 0; i < tries && !kvb_bus_is_connected(echo->bus); i++) {
+        (void)poll(NULL, 0, 1);
+    }
+    return kvb_bus_flush(echo->bus, tries) == KVB_OK; /* now it is subscribed */
 }
 
 int main(int argc, char **argv)
@@ -97,6 +105,8 @@ int main(int argc, char **argv)
         fprintf(stderr, "%s: cannot begin\n", argv[0]);
         return EXIT_FAILURE;
     }
+    puts("ready");
+    (void)fflush(stdout);
     for (;;) {
         (void)pause();
     }

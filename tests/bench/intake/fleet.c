@@ -19,26 +19,18 @@ static uint32_t draw(struct fleet *fleet, uint32_t below)
     return (uint32_t)(bench_random(&fleet->random) >> 33U) % below;
 }
 
-kvb_status fleet_init(struct fleet *fleet, const struct fleet_options *options)
+void fleet_init(struct fleet *fleet, const struct fleet_options *options)
 {
     *fleet = (struct fleet){ .options = *options, .random = 1 };
-    fleet->workers = calloc(options->workers, sizeof *fleet->workers);
-    if (!fleet->workers) {
-        return KVB_NO_MEMORY;
-    }
+    fleet->workers = bench_memory(options->workers, sizeof *fleet->workers);
     for (uint32_t i = 0; i < options->workers; i++) {
-        fleet->workers[i].prompts = calloc(options->held, sizeof(uint32_t));
-        if (!fleet->workers[i].prompts) {
-            fleet_done(fleet);
-            return KVB_NO_MEMORY;
-        }
+        fleet->workers[i].prompts = bench_memory(options->held, sizeof(uint32_t));
     }
-    return KVB_OK;
 }
 
 void fleet_done(struct fleet *fleet)
 {
-    for (uint32_t i = 0; fleet->workers && i < fleet->options.workers; i++) {
+    for (uint32_t i = 0; i < fleet->options.workers; i++) {
         free(fleet->workers[i].prompts);
     }
     free(fleet->workers);
@@ -55,8 +47,15 @@ void fleet_round_init(struct fleet_round *round)
 void fleet_round_done(struct fleet_round *round)
 {
     kvb_buf_done(&round->bytes);
-    free(round->messages);
+    free(round->ends);
     *round = (struct fleet_round){ 0 };
+}
+
+kvb_span fleet_message(const struct fleet_round *round, size_t at)
+{
+    const size_t begin = at > 0 ? round->ends[at - 1] : 0;
+
+    return (kvb_span){ .data = round->bytes.data + begin, .len = round->ends[at] - begin };
 }
 
 /* ---- Prompts ---- */
@@ -113,15 +112,14 @@ static struct kvb_digest_key key_of(uint32_t worker)
     return (struct kvb_digest_key){ .worker_id = worker, .seed = fleet_digest_seed };
 }
 
-static kvb_status add_stored(
+static void add_stored(
     struct kvb_router_batch *batch, const struct kvb_router_event *event, const struct chain *chain,
     uint32_t from, uint32_t to)
 {
-    KVB_TRY(kvb_router_batch_add_event(batch, event));
+    BENCH_MUST(kvb_router_batch_add_event(batch, event));
     for (uint32_t i = from; i < to; i++) {
-        KVB_TRY(kvb_router_batch_add_block(batch, chain->blocks[i], chain->tokens[i]));
+        BENCH_MUST(kvb_router_batch_add_block(batch, chain->blocks[i], chain->tokens[i]));
     }
-    return KVB_OK;
 }
 
 /* The expected state. */
@@ -137,7 +135,7 @@ static void note_stored(
     worker->blocks += to - from;
 }
 
-static kvb_status publish_stored(
+static void publish_stored(
     struct fleet *fleet, uint32_t number, const struct chain *chain, uint32_t from, uint32_t to)
 {
     const struct kvb_router_event event = {
@@ -148,24 +146,23 @@ static kvb_status publish_stored(
     };
 
     note_stored(fleet, number, chain, from, to);
-    return add_stored(&fleet->batch, &event, chain, from, to);
+    add_stored(&fleet->batch, &event, chain, from, to);
 }
 
-static kvb_status publish_removed(struct fleet *fleet, uint32_t number, const struct chain *chain)
+static void publish_removed(struct fleet *fleet, uint32_t number, const struct chain *chain)
 {
     struct fleet_worker *worker = &fleet->workers[number];
     const struct kvb_digest_key key = key_of(number);
     const struct kvb_router_event event = { .kind = KVB_ROUTER_REMOVED,
                                             .event_id = ++worker->last_id };
 
-    KVB_TRY(kvb_router_batch_add_event(&fleet->batch, &event));
+    BENCH_MUST(kvb_router_batch_add_event(&fleet->batch, &event));
     for (uint32_t i = chain->count; i-- > fleet_prefix_blocks;) {
         kvb_digest_subtract(&worker->digest, &key, KVB_TIER_DEVICE, chain->blocks[i]);
-        KVB_TRY(
+        BENCH_MUST(
             kvb_router_batch_add_block(&fleet->batch, chain->blocks[i], (kvb_tokens_hash){ 0 }));
     }
     worker->blocks -= chain->count - fleet_prefix_blocks;
-    return KVB_OK;
 }
 
 static bool holds(const struct fleet *fleet, const struct fleet_worker *worker, uint32_t prompt)
@@ -178,7 +175,7 @@ static bool holds(const struct fleet *fleet, const struct fleet_worker *worker, 
     return false;
 }
 
-static kvb_status
+static void
 publish_prompt(struct fleet *fleet, uint32_t number, uint32_t prompt, const struct chain *chain)
 {
     struct fleet_worker *worker = &fleet->workers[number];
@@ -186,14 +183,13 @@ publish_prompt(struct fleet *fleet, uint32_t number, uint32_t prompt, const stru
 
     if (!(worker->groups & group)) {
         worker->groups |= group;
-        KVB_TRY(publish_stored(fleet, number, chain, 0, fleet_prefix_blocks));
+        publish_stored(fleet, number, chain, 0, fleet_prefix_blocks);
     }
-    KVB_TRY(publish_stored(fleet, number, chain, fleet_prefix_blocks, fleet_query_blocks));
+    publish_stored(fleet, number, chain, fleet_prefix_blocks, fleet_query_blocks);
     for (uint32_t i = fleet_query_blocks; i < chain->count; i++) {
-        KVB_TRY(publish_stored(fleet, number, chain, i, i + 1));
+        publish_stored(fleet, number, chain, i, i + 1);
     }
     worker->prompts[(worker->oldest + worker->count++) % fleet->options.held] = prompt;
-    return KVB_OK;
 }
 
 /* A random prompt of one of the worker's groups. */
@@ -206,7 +202,7 @@ static uint32_t draw_prompt(struct fleet *fleet, uint32_t number)
 }
 
 /* Removes the oldest prompt if the maximum is held, then adds one. */
-static kvb_status publish_next(struct fleet *fleet, uint32_t number)
+static void publish_next(struct fleet *fleet, uint32_t number)
 {
     struct fleet_worker *worker = &fleet->workers[number];
     struct chain chain;
@@ -214,7 +210,7 @@ static kvb_status publish_next(struct fleet *fleet, uint32_t number)
 
     if (worker->count == fleet->options.held) {
         make_chain(fleet, worker->prompts[worker->oldest], &chain);
-        KVB_TRY(publish_removed(fleet, number, &chain));
+        publish_removed(fleet, number, &chain);
         worker->oldest = (worker->oldest + 1) % fleet->options.held;
         worker->count--;
     }
@@ -222,7 +218,7 @@ static kvb_status publish_next(struct fleet *fleet, uint32_t number)
         prompt = draw_prompt(fleet, number);
     }
     make_chain(fleet, prompt, &chain);
-    return publish_prompt(fleet, number, prompt, &chain);
+    publish_prompt(fleet, number, prompt, &chain);
 }
 
 /* ---- Messages ---- */
@@ -235,7 +231,7 @@ static void begin_batch(struct fleet *fleet, uint32_t worker)
     fleet->batch.epoch = (kvb_epoch){ { 1, (uint8_t)worker, (uint8_t)(worker >> 8U) } };
 }
 
-static kvb_status make_message(struct fleet *fleet, uint32_t number, uint64_t blocks)
+static void make_message(struct fleet *fleet, uint32_t number, uint64_t blocks)
 {
     begin_batch(fleet, number);
     if (fleet->workers[number].last_id == 0) {
@@ -243,47 +239,31 @@ static kvb_status make_message(struct fleet *fleet, uint32_t number, uint64_t bl
             .kind = KVB_ROUTER_CLEARED,
             .event_id = ++fleet->workers[number].last_id,
         };
-        KVB_TRY(kvb_router_batch_add_event(&fleet->batch, &cleared));
+        BENCH_MUST(kvb_router_batch_add_event(&fleet->batch, &cleared));
     }
     while (fleet->batch.block_count < fleet_message_blocks && fleet->batch.block_count < blocks) {
-        KVB_TRY(publish_next(fleet, number));
+        publish_next(fleet, number);
     }
-    return KVB_OK;
-}
-
-/* `count` events of the batch from number `from` on. */
-static kvb_status add_message(
-    struct fleet *fleet, uint32_t worker, size_t from, size_t count, struct fleet_round *round)
-{
-    const size_t at = round->bytes.len;
-
-    KVB_TRY(kvb_array_reserve(
-        &round->messages, &round->capacity, round->count + 1, sizeof *round->messages, 1U << 24U));
-    KVB_TRY(kvb_router_proto_encode(&fleet->batch, from, count, &round->bytes));
-    round->messages[round->count++] = (struct fleet_message){
-        .worker = worker,
-        .at = at,
-        .len = round->bytes.len - at,
-    };
-    return KVB_OK;
 }
 
 /* The batch, in one message or in several. */
-static kvb_status add_messages(struct fleet *fleet, uint32_t worker, struct fleet_round *round)
+static void add_messages(struct fleet *fleet, struct fleet_round *round)
 {
     const size_t events = fleet->batch.event_count;
     const size_t max = fleet->options.message_events > 0 ? fleet->options.message_events : events;
 
     for (size_t at = 0; at < events; at += max) {
         const size_t count = events - at < max ? events - at : max;
-        KVB_TRY(add_message(fleet, worker, at, count, round));
+        BENCH_MUST(kvb_array_reserve(
+            &round->ends, &round->capacity, round->count + 1, sizeof *round->ends, 1U << 24U));
+        BENCH_MUST(kvb_router_proto_encode(&fleet->batch, at, count, &round->bytes));
+        round->ends[round->count++] = round->bytes.len;
     }
     round->blocks += fleet->batch.block_count;
     round->events += events;
-    return KVB_OK;
 }
 
-kvb_status fleet_make(struct fleet *fleet, uint64_t blocks, struct fleet_round *round)
+void fleet_make(struct fleet *fleet, uint64_t blocks, struct fleet_round *round)
 {
     kvb_buf_reset(&round->bytes);
     round->count = 0;
@@ -291,11 +271,10 @@ kvb_status fleet_make(struct fleet *fleet, uint64_t blocks, struct fleet_round *
     round->events = 0;
     while (round->blocks < blocks) {
         const uint32_t worker = fleet->next_worker;
-        KVB_TRY(make_message(fleet, worker, blocks));
-        KVB_TRY(add_messages(fleet, worker, round));
+        make_message(fleet, worker, blocks);
+        add_messages(fleet, round);
         fleet->next_worker = (worker + 1) % fleet->options.workers;
     }
-    return KVB_OK;
 }
 
 /* ---- Heartbeats and answers of bridges ---- */
@@ -326,7 +305,7 @@ void fleet_heartbeat(
     }
 }
 
-kvb_status fleet_list_chunk(
+void fleet_list_chunk(
     struct fleet *fleet, uint32_t worker, uint32_t chunk, uint32_t *prompt, struct kvb_buf *out)
 {
     const uint32_t held = fleet->options.held;
@@ -346,27 +325,26 @@ kvb_status fleet_list_chunk(
         struct chain chain;
         make_chain(fleet, (worker * held) + *prompt, &chain);
         note_stored(fleet, worker, &chain, fleet_prefix_blocks, chain.count);
-        KVB_TRY(add_stored(&fleet->batch, &event, &chain, fleet_prefix_blocks, chain.count));
+        add_stored(&fleet->batch, &event, &chain, fleet_prefix_blocks, chain.count);
     }
     fleet->workers[worker].last_id = 1;
     reply.is_last = *prompt == held;
-    return kvb_sync_reply_encode(&reply, out);
+    BENCH_MUST(kvb_sync_reply_encode(&reply, out));
 }
 
-static kvb_status list_prefixes(struct fleet *fleet, uint32_t number, struct chain *chain)
+static void list_prefixes(struct fleet *fleet, uint32_t number, struct chain *chain)
 {
     const struct kvb_router_event root = { .kind = KVB_ROUTER_STORED };
 
     for (uint32_t group = 0; group < fleet_max_groups; group++) {
         if (fleet->workers[number].groups & UINT64_C(1) << group) {
             make_chain(fleet, group, chain); /* that prompt is of this group */
-            KVB_TRY(add_stored(&fleet->batch, &root, chain, 0, fleet_prefix_blocks));
+            add_stored(&fleet->batch, &root, chain, 0, fleet_prefix_blocks);
         }
     }
-    return KVB_OK;
 }
 
-static kvb_status list_prompts(struct fleet *fleet, uint32_t number, struct chain *chain)
+static void list_prompts(struct fleet *fleet, uint32_t number, struct chain *chain)
 {
     const struct fleet_worker *worker = &fleet->workers[number];
 
@@ -375,12 +353,11 @@ static kvb_status list_prompts(struct fleet *fleet, uint32_t number, struct chai
         const struct kvb_router_event body = { .kind = KVB_ROUTER_STORED,
                                                .has_parent = true,
                                                .parent = chain->blocks[fleet_prefix_blocks - 1] };
-        KVB_TRY(add_stored(&fleet->batch, &body, chain, fleet_prefix_blocks, chain->count));
+        add_stored(&fleet->batch, &body, chain, fleet_prefix_blocks, chain->count);
     }
-    return KVB_OK;
 }
 
-kvb_status fleet_list(struct fleet *fleet, uint32_t worker, struct kvb_buf *out)
+void fleet_list(struct fleet *fleet, uint32_t worker, struct kvb_buf *out)
 {
     const uint64_t last_id = fleet->workers[worker].last_id;
     struct kvb_sync_reply reply = { .answer = KVB_SYNC_BLOCKS,
@@ -394,13 +371,13 @@ kvb_status fleet_list(struct fleet *fleet, uint32_t worker, struct kvb_buf *out)
 
     begin_batch(fleet, worker);
     reply.epoch = fleet->batch.epoch;
-    KVB_TRY(list_prefixes(fleet, worker, &chain));
-    KVB_TRY(list_prompts(fleet, worker, &chain));
+    list_prefixes(fleet, worker, &chain);
+    list_prompts(fleet, worker, &chain);
     for (size_t i = 0; i < fleet->batch.event_count; i++) {
         fleet->batch.events[i].event_id =
             i; /* has no meaning here, but the ids of a message must be consecutive */
     }
-    return kvb_sync_reply_encode(&reply, out);
+    BENCH_MUST(kvb_sync_reply_encode(&reply, out));
 }
 
 void fleet_query(struct fleet *fleet, uint32_t tokens[fleet_query_tokens])

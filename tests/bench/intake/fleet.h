@@ -21,7 +21,7 @@
  * the oldest, which goes tail first in one removal.  Names are canonical, 16 tokens a
  * block.  A message is one worker's, as many events as a bridge would put into it.
  *
- * Threads: the caller locks.  Memory: some 8 KiB a worker. */
+ * Threads: the caller locks.  Memory: some 8 KiB a worker; none ends the program. */
 
 enum {
     fleet_prefix_blocks = 16,
@@ -68,22 +68,14 @@ struct fleet {
     struct kvb_router_batch batch; /* owned: the message being made */
 };
 
-/* KVB_NO_MEMORY. */
-kvb_status fleet_init(struct fleet *fleet, const struct fleet_options *options);
+void fleet_init(struct fleet *fleet, const struct fleet_options *options);
 
-/* {0} is fine. */
 void fleet_done(struct fleet *fleet);
 
 /* A round of messages that are ready to be sent. */
-struct fleet_message {
-    uint32_t worker;
-    size_t at; /* in bytes */
-    size_t len;
-};
-
 struct fleet_round {
     struct kvb_buf bytes;
-    struct fleet_message *messages; /* owned */
+    size_t *ends; /* owned; of each message, in bytes */
     size_t count, capacity;
     uint64_t blocks; /* block operations */
     uint64_t events;
@@ -92,9 +84,12 @@ struct fleet_round {
 void fleet_round_init(struct fleet_round *round);
 void fleet_round_done(struct fleet_round *round);
 
+/* A message of it; borrowed. */
+kvb_span fleet_message(const struct fleet_round *round, size_t at);
+
 /* The next `blocks` block operations or a few more, workers in turn.  Replaces what the
- * round held.  KVB_NO_MEMORY, KVB_TOO_LARGE. */
-kvb_status fleet_make(struct fleet *fleet, uint64_t blocks, struct fleet_round *round);
+ * round held. */
+void fleet_make(struct fleet *fleet, uint64_t blocks, struct fleet_round *round);
 
 /* The current heartbeat of the worker's bridge. */
 void fleet_heartbeat(
@@ -103,12 +98,12 @@ void fleet_heartbeat(
 /* One chunk of a bridge's answer to a request for the worker's list: the bodies of
  * its prompts from number *prompt on, which becomes the next chunk's; at fleet.options.held
  * the list ends.  Nobody else holds any of them.  Appends to out. */
-kvb_status fleet_list_chunk(
+void fleet_list_chunk(
     struct fleet *fleet, uint32_t worker, uint32_t chunk, uint32_t *prompt, struct kvb_buf *out);
 
 /* A bridge's answer to a request for all that the worker holds: one chunk, of the state
  * after the last message that was made.  Appends to out. */
-kvb_status fleet_list(struct fleet *fleet, uint32_t worker, struct kvb_buf *out);
+void fleet_list(struct fleet *fleet, uint32_t worker, struct kvb_buf *out);
 
 /* The tokens of the first 64 blocks of a prompt that some worker holds. */
 void fleet_query(struct fleet *fleet, uint32_t tokens[fleet_query_tokens]);

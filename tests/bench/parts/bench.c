@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -24,21 +25,13 @@ static const char *note = ",\"note\":\"built without optimisation\"";
 
 /* ---- Options ---- */
 
-static void say_help(const char *program, const struct bench_about *about)
+static void say_help(const char *program, const char *what)
 {
-    printf("usage: %s [--seconds N] [--small] [option] [NAME...]\n%s\n\n", program, about->what);
-    printf("  --seconds N  each row takes about so long (%d)\n", default_seconds);
-    printf("  --small      a hundredth of everything: to try the bench, not to measure\n");
-    for (size_t i = 0; i < about->option_count; i++) {
-        printf("  %s %s\n", about->options[i].name, about->options[i].what);
-    }
-    printf("  NAME         a row, or how names of rows begin (all)\n");
-}
-
-static void refuse(const char *program, const char *option, const char *value)
-{
-    (void)fprintf(stderr, "%s: %s %s: not understood; see --help\n", program, option, value);
-    exit(ends_wrong_usage);
+    printf("usage: %s [--seconds N] [--small] [--input FILE]... [NAME...]\n%s\n\n", program, what);
+    printf("  --seconds N   each row takes about so long (%d)\n", default_seconds);
+    printf("  --small       a hundredth of everything: to try the bench, not to measure\n");
+    printf("  --input FILE  what the rows read; the script that runs this program knows\n");
+    printf("  NAME          a row, or how names of rows begin (all)\n");
 }
 
 static bool take_seconds(const char *value, double *out)
@@ -53,53 +46,42 @@ static bool take_seconds(const char *value, double *out)
     return true;
 }
 
-static bool take_own(const struct bench_about *about, const char *option, const char *value)
+static bool take_input(const char *value, struct bench *bench)
 {
-    for (size_t i = 0; i < about->option_count; i++) {
-        if (strcmp(about->options[i].name, option) == 0) {
-            return about->options[i].take(about->context, value);
-        }
+    if (!*value || bench->input_count == bench_max_inputs) {
+        return false;
     }
-    return false;
+    bench->inputs[bench->input_count++] = value;
+    return true;
 }
 
-/* Options come first.  Returns where the names begin. */
-static int take_options(int argc, char **argv, const struct bench_about *about, struct bench *bench)
+struct bench bench_begin(int argc, char **argv, const char *what)
 {
+    struct bench bench = { .seconds = default_seconds };
     int i = 1;
 
     for (; i < argc && argv[i][0] == '-'; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : "";
         if (strcmp(argv[i], "--help") == 0) {
-            say_help(argv[0], about);
+            say_help(argv[0], what);
             exit(0);
         }
         if (strcmp(argv[i], "--small") == 0) {
-            bench->is_small = true;
+            bench.is_small = true;
             note = ",\"note\":\"with --small\"";
             continue;
         }
-        if (!(strcmp(argv[i], "--seconds") == 0 ? take_seconds(value, &bench->seconds)
-                                                : take_own(about, argv[i], value))) {
-            refuse(argv[0], argv[i], value);
+        if (strcmp(argv[i], "--seconds") == 0 ? !take_seconds(value, &bench.seconds)
+            : strcmp(argv[i], "--input") == 0 ? !take_input(value, &bench)
+                                              : true) {
+            (void)fprintf(
+                stderr, "%s: %s %s: not understood; see --help\n", argv[0], argv[i], value);
+            exit(ends_wrong_usage);
         }
         i++;
     }
-    return i;
-}
-
-struct bench bench_begin(int argc, char **argv, const struct bench_about *about)
-{
-    struct bench bench = { .program = argv[0], .seconds = default_seconds };
-    const int first_name = take_options(argc, argv, about, &bench);
-
-    for (int i = first_name; i < argc; i++) {
-        if (argv[i][0] == '-') {
-            refuse(argv[0], argv[i], "after a name");
-        }
-        bench.name_count++;
-    }
-    bench.names = argv + first_name;
+    bench.names = argv + i;
+    bench.name_count = (size_t)(argc - i);
 #ifndef __OPTIMIZE__
     bench_progress("%s: built without optimisation; its figures have no meaning", argv[0]);
 #endif
@@ -126,16 +108,26 @@ size_t bench_size(const struct bench *bench, size_t count)
     return !bench->is_small ? count : count > smaller ? count / smaller : 1;
 }
 
-bool bench_read_number(const char *value, uint64_t max, uint64_t *out)
-{
-    char *end = NULL;
-    const unsigned long long number = strtoull(value, &end, 10);
+/* ---- Commands ---- */
 
-    if (*value < '0' || *value > '9' || *end || number == 0 || number > max) {
-        return false;
+void bench_obey(const struct bench_command *commands, size_t count)
+{
+    char line[512];
+
+    while (fgets(line, sizeof line, stdin)) {
+        const size_t len = strcspn(line, " \n");
+        size_t at = 0;
+        while (at < count &&
+               (strlen(commands[at].name) != len || memcmp(commands[at].name, line, len) != 0)) {
+            at++;
+        }
+        if (at == count) {
+            bench_fail("no command: %s", line);
+        }
+        commands[at].obey(line + len);
+        printf("\n");
+        (void)fflush(stdout);
     }
-    *out = number;
-    return true;
 }
 
 /* ---- Figures ---- */
@@ -290,26 +282,6 @@ void bench_figure_turns(
     print_figure(name, median, unit, &beside);
 }
 
-void bench_figure_percentile(
-    const char *name, const uint32_t *samples_ns, size_t count, unsigned permille)
-{
-    enum { parts = 9, min_above = 5 };
-    uint32_t *copy = bench_memory(count > 0 ? count : 1, sizeof *copy);
-    struct beside beside = { .spread = NAN, .ratio_spread = NAN };
-    double of_parts[parts];
-
-    memcpy(copy, samples_ns, count * sizeof *copy);
-    if (count / parts * (1000 - permille) >= (size_t)min_above * 1000) {
-        for (size_t i = 0; i < parts; i++) {
-            of_parts[i] = bench_percentile(copy + i * (count / parts), count / parts, permille);
-        }
-        beside.rounds = parts;
-        beside.spread = bench_spread(of_parts, parts);
-    }
-    print_figure(name, bench_percentile(copy, count, permille) / 1e3, "us", &beside);
-    free(copy);
-}
-
 __attribute__((format(printf, 1, 0))) static void say(const char *format, va_list words)
 {
     (void)vfprintf(stderr, format, words);
@@ -367,6 +339,80 @@ void *bench_memory(size_t count, size_t item_bytes)
     return memory;
 }
 
+/* ---- Processor time ---- */
+
+static uint64_t ns_of(struct timeval time)
+{
+    return (uint64_t)time.tv_sec * KVB_NS_PER_S + (uint64_t)time.tv_usec * 1000;
+}
+
+static struct bench_usage own_usage(void)
+{
+    struct rusage usage = { 0 };
+
+    (void)getrusage(RUSAGE_SELF, &usage); /* cannot fail for this process */
+    return (struct bench_usage){ ns_of(usage.ru_utime), ns_of(usage.ru_stime) };
+}
+
+/* /proc/PID/stat: "pid (name) state ...", utime and stime are the 12th and 13th after the name,
+ * which may have blanks and parentheses of its own. */
+static struct bench_usage usage_in(const char *line)
+{
+    enum { before_utime = 11 };
+    const uint64_t tick_ns = KVB_NS_PER_S / (uint64_t)sysconf(_SC_CLK_TCK);
+    const char *at = strrchr(line, ')');
+    char *end = NULL;
+
+    for (int i = 0; at && i <= before_utime; i++) {
+        at = strchr(at + 1, ' ');
+    }
+    if (!at) {
+        return (struct bench_usage){ 0 };
+    }
+    const uint64_t user = strtoull(at, &end, 10);
+    return (struct bench_usage){ user * tick_ns, strtoull(end, NULL, 10) * tick_ns };
+}
+
+struct bench_usage bench_usage_of(pid_t pid)
+{
+    char path[64];
+    char line[1024] = "";
+
+    if (pid == 0) {
+        return own_usage();
+    }
+    (void)snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    FILE *file = fopen(path, "re");
+    if (!file) {
+        return (struct bench_usage){ 0 };
+    }
+    const char *text = fgets(line, sizeof line, file);
+    (void)fclose(file); /* only read from */
+    return text ? usage_in(text) : (struct bench_usage){ 0 };
+}
+
+struct bench_usage bench_usage_between(struct bench_usage earlier, struct bench_usage later)
+{
+    if (later.user_ns < earlier.user_ns || later.kernel_ns < earlier.kernel_ns) {
+        return (struct bench_usage){ 0 };
+    }
+    return (struct bench_usage){ later.user_ns - earlier.user_ns,
+                                 later.kernel_ns - earlier.kernel_ns };
+}
+
+struct bench_usage bench_usage_plus(struct bench_usage left, struct bench_usage right)
+{
+    return (struct bench_usage){ left.user_ns + right.user_ns, left.kernel_ns + right.kernel_ns };
+}
+
+double bench_usage_kernel_percent(struct bench_usage usage)
+{
+    const uint64_t min_ns = 10 * KVB_NS_PER_MS; /* a tick */
+    const uint64_t whole_ns = usage.user_ns + usage.kernel_ns;
+
+    return whole_ns < min_ns ? (double)NAN : 100 * (double)usage.kernel_ns / (double)whole_ns;
+}
+
 /* ---- Measuring ---- */
 
 uint64_t bench_cpu_ns(void)
@@ -375,6 +421,17 @@ uint64_t bench_cpu_ns(void)
 
     (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now); /* cannot fail for this clock */
     return (uint64_t)now.tv_sec * KVB_NS_PER_S + (uint64_t)now.tv_nsec;
+}
+
+uint64_t bench_cpu_ns_of(pid_t pid)
+{
+    struct timespec used = { 0 };
+    clockid_t clock = 0;
+
+    if (clock_getcpuclockid(pid, &clock) != 0 || clock_gettime(clock, &used) != 0) {
+        return 0;
+    }
+    return (uint64_t)used.tv_sec * KVB_NS_PER_S + (uint64_t)used.tv_nsec;
 }
 
 double bench_seconds_since(uint64_t since_ns)
@@ -440,6 +497,24 @@ double bench_spread(double *values, size_t count)
         return range > 0 ? 1 : 0;
     }
     return range / median;
+}
+
+double bench_percentile_spread(const uint32_t *samples, size_t count, unsigned permille)
+{
+    enum { parts = 9, min_above = 5 };
+    const size_t part = count / parts;
+    double of_parts[parts];
+
+    if (part * (1000 - permille) < (size_t)min_above * 1000) {
+        return NAN;
+    }
+    uint32_t *copy = bench_memory(part, sizeof *copy);
+    for (size_t i = 0; i < parts; i++) {
+        memcpy(copy, samples + i * part, part * sizeof *copy);
+        of_parts[i] = bench_percentile(copy, part, permille);
+    }
+    free(copy);
+    return bench_spread(of_parts, parts);
 }
 
 uint32_t bench_clock_ns(void)

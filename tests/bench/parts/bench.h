@@ -1,46 +1,36 @@
 #pragma once
 
 #include "core/status.h"
-#include "parts/usage.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 /* What the programs of the bench have in common: their options, the clock that bounds a
  * row, and the output of figures.
  *
- *     bench_x [--seconds N] [--small] [NAME...]
+ *     bench_x [--seconds N] [--small] [--input FILE]... [NAME...]
  *
  * stdout: one JSON object a figure, one a line; stderr: progress and trouble.  A name is
  * that of a row or of a figure, or how such names begin; none means all.
  * Threads: only the thread that made it; figures and progress from any one at a time.
  * Memory:  nothing grows.  A bench that cannot continue prints why and ends with 1, so
  *          functions return no errors. */
+enum { bench_max_inputs = 8 };
+
 struct bench {
-    const char *program;
     double seconds; /* for each row; what must run once may take longer */
-    char **names;   /* borrowed from argv */
+    bool is_small;  /* everything a hundredth of its size: to try the bench, not to measure */
+    const char *inputs[bench_max_inputs]; /* borrowed from argv, like names: what the rows read */
+    size_t input_count;
+    char **names;
     size_t name_count;
-    bool is_small; /* everything a hundredth of its size: to try the bench, not to measure */
 };
 
-/* One more option of a program's own, "--name VALUE". */
-struct bench_option {
-    const char *name;                               /* with its dashes */
-    const char *what;                               /* for --help: "FILE    what it is" */
-    bool (*take)(void *context, const char *value); /* false: not understood */
-};
-
-struct bench_about {
-    const char *what; /* a sentence, for --help */
-    const struct bench_option *options;
-    size_t option_count;
-    void *context; /* for take() */
-};
-
-/* Reads the options. Ends the program with 0 after --help, and with 64 on wrong usage. */
-struct bench bench_begin(int argc, char **argv, const struct bench_about *about);
+/* Reads the options. Ends the program with 0 after --help, and with 64 on wrong usage.
+ * what: a sentence about the program. */
+struct bench bench_begin(int argc, char **argv, const char *what);
 
 /* Whether the row is selected: by its name, by a prefix of it, or by the name of one of its
  * figures, which begins with the row's. */
@@ -49,8 +39,38 @@ bool bench_wants(const struct bench *bench, const char *name);
 /* count, or with --small a hundredth of it, but at least 1. */
 size_t bench_size(const struct bench *bench, size_t count);
 
-/* For take(): the whole value is one number of 1 .. most. */
-bool bench_read_number(const char *value, uint64_t max, uint64_t *out);
+/* ---- Programs that a script drives ---- */
+
+struct bench_command {
+    const char *name;
+    void (*obey)(
+        const char *words); /* those behind the name; prints the answer, one line of JSON */
+};
+
+/* Reads commands from stdin, a line each, until its end.  An unknown one ends the program. */
+void bench_obey(const struct bench_command *commands, size_t count);
+
+/* ---- Processor time ---- */
+
+/* Processor time of a process, of all its threads: in its own code, and in the kernel on its
+ * behalf (system calls, first touches of memory).
+ * Threads: any thread. */
+struct bench_usage {
+    uint64_t user_ns;
+    uint64_t kernel_ns;
+};
+
+/* So far.  pid 0: this process, in microseconds; another in the kernel's ticks of 10 ms.
+ * Zero when the process is gone. */
+struct bench_usage bench_usage_of(pid_t pid);
+
+/* Zero where the later one is not later: the process is gone. */
+struct bench_usage bench_usage_between(struct bench_usage earlier, struct bench_usage later);
+
+struct bench_usage bench_usage_plus(struct bench_usage left, struct bench_usage right);
+
+/* The kernel's share, percent; NAN where there is too little to tell. */
+double bench_usage_kernel_percent(struct bench_usage usage);
 
 /* ---- Figures ---- */
 
@@ -104,11 +124,6 @@ void bench_figure_turns(
     const char *name, const struct bench_turns *turns, const struct bench_versus *versus,
     const char *unit);
 
-/* A percentile, in us, of samples in the order in which they were taken.  The spread is that
- * of the same percentile of nine consecutive parts of them; of few samples there is none. */
-void bench_figure_percentile(
-    const char *name, const uint32_t *samples_ns, size_t count, unsigned permille);
-
 /* What is measured begins now.  The figures after this call have the kernel's share of the
  * processor time of this process (pid 0), or of another, from here to the first of them.  Without
  * this call they have none. */
@@ -125,6 +140,8 @@ void bench_progress_now_and_then(const char *format, ...) __attribute__((format(
 
 /* Ends the program with 1 and the text of what failed, unless status is KVB_OK. */
 void bench_must(kvb_status status, const char *what);
+#define BENCH_MUST(expression) bench_must((expression), #expression)
+#define BENCH_MUST_BE(condition) bench_must((condition) ? KVB_OK : KVB_IO, #condition)
 void bench_fail(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 
 /* Zeroed memory; ends the program when there is none. */
@@ -139,6 +156,9 @@ double bench_seconds_since(uint64_t since_ns);
  * 0.3 us a reading. */
 uint64_t bench_cpu_ns(void);
 
+/* The same of a whole process; 0 when it has ended. */
+uint64_t bench_cpu_ns_of(pid_t pid);
+
 /* Of values in any order, which are sorted; permille 0 .. 1000.  0 when there are none. */
 uint32_t bench_percentile(uint32_t *values, size_t count, unsigned permille);
 double bench_median(double *values, size_t count);
@@ -147,6 +167,10 @@ double bench_median(double *values, size_t count);
  * are sorted: 0.05 is 5 %.  0 when all are equal, 1 when only the median is 0, NAN for less than
  * three. */
 double bench_spread(double *values, size_t count);
+
+/* The spread of a percentile of samples in the order in which they were taken: that of the same
+ * percentile of nine consecutive parts of them; NAN for few samples. */
+double bench_percentile_spread(const uint32_t *samples, size_t count, unsigned permille);
 
 /* What two readings of the clock cost, ns: each measured time includes it. */
 uint32_t bench_clock_ns(void);

@@ -4,14 +4,10 @@
  *
  *     path.decode.*         bytes to events
  *     path.whole.*          all of it
- *     path.allocations.*    how often our code allocated in 10 million events, from a publisher's
- *                           socket to a nats-server, once what grows is grown
  *
  * Each time is the best of as many rounds as fit, because other load only makes a round longer. */
-#include "feed.h"
-#include "parts/allocations.h"
 #include "parts/bench.h"
-#include "sockets.h"
+#include "parts/script.h"
 
 #include "core/clock.h"
 #include "core/own.h"
@@ -20,11 +16,7 @@
 #include "wire/router/json.h"
 #include "wire/router/proto.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-enum { counted_events = 10 * 1000 * 1000, message_bytes_max = 1 << 20 };
+enum { batches = 1 << 14, message_bytes_max = 1 << 20 };
 
 static void must(kvb_status status)
 {
@@ -34,7 +26,7 @@ static void must(kvb_status status)
 /* ---- The path ---- */
 
 struct path {
-    struct bench_feed feed;
+    struct script script; /* sent again and again */
     struct kvb_event_batch batch;
     struct kvb_stream *stream; /* owned */
     struct kvb_stream_output output;
@@ -74,14 +66,20 @@ static void begin_stream(struct path *path)
 static void begin(struct path *path, size_t batch_blocks)
 {
     *path = (struct path){ .seq = 0 };
-    bench_feed_make(&path->feed, batch_blocks);
+    must(script_make(
+        &(struct script_options){ .dialect = KVB_DIALECT_SGLANG_MID,
+                                  .blocks_per_batch = batch_blocks,
+                                  .pool_blocks = (batches - 1) * batch_blocks,
+                                  .seed = 1,
+                                  .is_skewed = true },
+        &path->script));
     kvb_buf_init(&path->message, message_bytes_max);
     begin_stream(path);
 }
 
 static void end(struct path *path)
 {
-    bench_feed_done(&path->feed);
+    script_done(&path->script);
     kvb_event_batch_done(&path->batch);
     kvb_stream_output_done(&path->output);
     kvb_stream_free(path->stream);
@@ -90,12 +88,12 @@ static void end(struct path *path)
 
 static void decode(struct path *path, size_t at)
 {
-    must(kvb_engine_batch_decode(bench_feed_payload(&path->feed, at), &path->batch));
+    must(kvb_engine_batch_decode(script_batch(&path->script, at), &path->batch));
 }
 
 static void step_batch(struct path *path, size_t at)
 {
-    const kvb_span payload = bench_feed_payload(&path->feed, at);
+    const kvb_span payload = script_batch(&path->script, at);
 
     kvb_stream_expect(path->stream, &path->batch);
     step(
@@ -126,7 +124,7 @@ static uint64_t round_of_decoding(struct path *path)
 {
     const uint64_t began_ns = kvb_clock_monotonic_ns();
 
-    for (size_t i = 0; i < bench_feed_batches; i++) {
+    for (size_t i = 0; i < batches; i++) {
         decode(path, i);
     }
     return kvb_clock_monotonic_ns() - began_ns;
@@ -136,7 +134,7 @@ static uint64_t round_of_all(struct path *path, void (*encode)(struct path *))
 {
     const uint64_t began_ns = kvb_clock_monotonic_ns();
 
-    for (size_t i = 0; i < bench_feed_batches; i++) {
+    for (size_t i = 0; i < batches; i++) {
         decode(path, i);
         step_batch(path, i);
         encode(path);
@@ -183,54 +181,19 @@ static void time_row(const struct row *row, double seconds)
         const uint64_t took_ns = row->round(&path);
         best_ns = took_ns < best_ns ? took_ns : best_ns;
     } while (kvb_clock_monotonic_ns() < until_ns);
-    bench_figure(row->name, (double)best_ns / bench_feed_batches, "ns/batch");
+    bench_figure(row->name, (double)best_ns / batches, "ns/batch");
     end(&path);
-}
-
-/* ---- With the sockets ---- */
-
-static const struct {
-    const char *name;
-    enum kvb_format format;
-} counted[] = {
-    { "path.allocations.protobuf", KVB_FORMAT_PROTOBUF },
-    { "path.allocations.json", KVB_FORMAT_JSON },
-};
-
-static void note_allocations(void *context)
-{
-    *(uint64_t *)context = bench_own_allocations();
-}
-
-static void count_allocations(const char *name, enum kvb_format format, uint64_t events)
-{
-    uint64_t before = 0;
-
-    bench_measure(0);
-    if (!bench_run_sockets(format, events, note_allocations, &before)) {
-        bench_fail("%s: nats-server cannot be started, or no events arrive there", name);
-    }
-    bench_figure(
-        name, (double)(bench_own_allocations() - before), "allocations in 10 million events");
 }
 
 int main(int argc, char **argv)
 {
-    const struct bench_about about = { .what = "What a bridge does to one batch, and allocates." };
-    const struct bench bench = bench_begin(argc, argv, &about);
-    const uint64_t events = bench_size(&bench, counted_events);
+    const struct bench bench = bench_begin(argc, argv, "What a bridge does to one batch.");
     const size_t timed_rows = KVB_COUNT_OF(timed);
 
     for (size_t i = 0; i < timed_rows; i++) {
         if (bench_wants(&bench, timed[i].name)) {
             bench_progress("%s", timed[i].name);
             time_row(&timed[i], bench.seconds / (double)timed_rows); /* rounds take 3 to 40 ms */
-        }
-    }
-    for (size_t i = 0; i < KVB_COUNT_OF(counted); i++) {
-        if (bench_wants(&bench, counted[i].name)) {
-            bench_progress("%s", counted[i].name);
-            count_allocations(counted[i].name, counted[i].format, events);
         }
     }
     return 0;

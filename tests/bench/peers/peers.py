@@ -1,14 +1,13 @@
 #!/usr/bin/python3
 """Replays corpora of the bench through other prefix indexes and through ours in turn:
 
-    peers.py --seconds N [--corpus FILE]... [NAME...]
+    peers.py --seconds N [--input FILE]... [NAME...]
 
 Builds the program beside it with cargo, into build/peers.  A figure is the median of ROUNDS, in which the contenders
 take turns as in bench_take_turns() of parts/bench.h, each in a process of its own; a ratio is the median of the rounds'
 ratios.  Prints the figures index.....vs_chainindex, ..vs_crtc and ..vs_radixtree, one JSON object a line; README.md says what they mean.
 KVB_BIN is the build folder of bench_index.  Ends with 1 when an index answered otherwise."""
 
-import argparse
 import array
 import dataclasses
 import json
@@ -20,12 +19,16 @@ import struct
 import subprocess
 import sys
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+
+import measure  # noqa: E402
+from measure import progress  # noqa: E402
+
 HERE = pathlib.Path(__file__).resolve().parent
 TREE = HERE.parents[2]
 PEERS = {"chainindex": "ChainIndex", "crtc": "CRTC", "radixtree": "RadixTree", "two_chainindex": "ChainIndex, two threads"}
 ALONE, ALL = ("chainindex", "crtc", "radixtree"), tuple(PEERS)
 ROUNDS = 5
-LESS_IS_BETTER = {"us", "bytes"}
 
 # ---- What is replayed ------------------------------------------------------------
 
@@ -52,22 +55,6 @@ class Failed(Exception):
     """What prevents a figure."""
 
 
-def say(text):
-    print(text, file=sys.stderr, flush=True)
-
-
-def parse():
-    parser = argparse.ArgumentParser(prog="peers.py", description="Compares the prefix index with others.")
-    parser.add_argument("--seconds", type=float, default=10, metavar="N", help="for each row (10)")
-    parser.add_argument("--corpus", action="append", default=[], metavar="FILE", help="written by bench_corpus")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="rows whose names begin so (all)")
-    return parser.parse_args()
-
-
-def is_wanted(name, wanted):
-    return not wanted or any(name.startswith(one) or one.startswith(name) for one in wanted)
-
-
 # ---- Programs --------------------------------------------------------------------
 
 
@@ -76,7 +63,7 @@ def build():
         raise Failed("--peers needs cargo (Rust, https://rustup.rs): nothing is compared")
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", TREE / "build/peers"))
     command = ["cargo", "build", "--release", "--locked", "--manifest-path", str(HERE / "Cargo.toml")]
-    say("building the peers (minutes, the first time)")
+    progress("building the peers (minutes, the first time)")
     if subprocess.run(command, env={**os.environ, "CARGO_TARGET_DIR": str(target)}, stdout=sys.stderr).returncode != 0:
         raise Failed("cargo build failed")
     return target / "release/bench_peers"
@@ -99,7 +86,7 @@ def figures_of(command):
 
 
 def ours(corpus, row, seconds):
-    return figures_of([bench_program("bench_index"), "--seconds", format(seconds, "g"), "--corpus", corpus, row])
+    return figures_of([bench_program("bench_index"), "--seconds", format(seconds, "g"), "--input", corpus, row])
 
 
 # ---- One corpus ------------------------------------------------------------------
@@ -118,11 +105,11 @@ def add(figures, more):
         figures.setdefault(name, []).append(of_round)
 
 
-def measure(program, corpus, title, row, peers, seconds):
+def measure_row(program, corpus, title, row, peers, seconds):
     """Figures of all contenders by name, a list for each round."""
     figures = {name: {} for name in ("ours", *peers)}
     for number in range(1, ROUNDS + 1):
-        say(f"{title}, {row.what}: round {number} of {ROUNDS}")
+        progress(f"{title}, {row.what}: round {number} of {ROUNDS}")
         add(figures["ours"], ours(corpus, row.ours, seconds))
         for peer in peers:
             add(figures[peer], figures_of([program, peer, corpus, row.what, seconds]))
@@ -135,31 +122,17 @@ def kernel_percent(side):
     return statistics.median(known) if known else None
 
 
-def spread(values):
-    """Interquartile range over the median, as bench_spread() of parts/bench.h; None: less than three rounds."""
-    if len(values) < 3:
-        return None
-    first, middle, third = statistics.quantiles(values, n=4, method="inclusive")
-    return round((third - first) / middle, 4) if middle > 0 else float(third > first)
-
-
 def tell(name, our_rounds, peer, their_rounds):
-    unit = our_rounds[0][0]["unit"]
     ours, theirs = ([statistics.median(figure["value"] for figure in of_round) for of_round in side]
                     for side in (our_rounds, their_rounds))
-    pairs = zip(theirs, ours) if unit in LESS_IS_BETTER else zip(ours, theirs)
-    ratios = [better / base if base else 0 for better, base in pairs]
-    figure = {"name": f"{name}.vs_{peer}", "value": statistics.median(ours), "unit": unit, "against": PEERS[peer],
-              "against_value": statistics.median(theirs), "ratio": statistics.median(ratios), "rounds": len(ours),
-              "spread": spread(ours), "ratio_spread": spread(ratios), "kernel_percent": kernel_percent(our_rounds),
-              "against_kernel_percent": kernel_percent(their_rounds)}
-    print(json.dumps({field: value for field, value in figure.items() if value is not None}), flush=True)
+    measure.figure(f"{name}.vs_{peer}", our_rounds[0][0]["unit"], ours, PEERS[peer], theirs,
+                   kernel_percent=kernel_percent(our_rounds), against_kernel_percent=kernel_percent(their_rounds))
 
 
-def tell_all(figures, row, wanted):
+def tell_all(figures, row, options):
     for name in row.names:
-        for peer in peers_of(row, wanted):
-            if is_wanted(f"{name}.vs_{peer}", wanted):
+        for peer in peers_of(row, options):
+            if options.wants(f"{name}.vs_{peer}"):
                 tell(name, figures["ours"][name], peer, figures[peer][name])
 
 
@@ -177,7 +150,7 @@ def answer_alike(program, corpus, title, peers):
     name = f"index.conversation.{workers_of(corpus)}"
     right, right_answers, is_alike = ours(corpus, name, 0.01)[name + ".checksum"][0]["value"], None, True
     for peer in (peer for peer in ALONE if peer in peers):  # two threads do not say when a query is asked
-        say(f"answers, {title}: {PEERS[peer]}")
+        progress(f"answers, {title}: {PEERS[peer]}")
         kept = program.parent / "answers"
         checksum = figures_of([program, peer, corpus, "answers", kept])[name + ".checksum"][0]["value"]
         answers = read_answers(kept)
@@ -185,34 +158,34 @@ def answer_alike(program, corpus, title, peers):
             right_answers = answers
             continue
         wrong = sum(map(int.__ne__, answers, right_answers)) if right_answers else "some"
-        say(f"{title}: {PEERS[peer]} gave {wrong} of {len(answers)} answers otherwise than ours")
+        progress(f"{title}: {PEERS[peer]} gave {wrong} of {len(answers)} answers otherwise than ours")
         is_alike = False
     return is_alike
 
 
-def peers_of(row, wanted):
+def peers_of(row, options):
     """Who is asked for."""
-    return [peer for peer in row.peers if any(is_wanted(f"{name}.vs_{peer}", wanted) for name in row.names)]
+    return [peer for peer in row.peers if any(options.wants(f"{name}.vs_{peer}") for name in row.names)]
 
 
 def compare(program, corpus, options):
     """Returns whether all answered as we do."""
     workers = workers_of(corpus)
     title = f"conversation, {workers} workers"
-    rows = [row for row in rows_of(workers) if peers_of(row, options.names)]
+    rows = [row for row in rows_of(workers) if peers_of(row, options)]
     if not rows:
         return True
-    is_alike = answer_alike(program, corpus, title, {peer for row in rows for peer in peers_of(row, options.names)})
+    is_alike = answer_alike(program, corpus, title, {peer for row in rows for peer in peers_of(row, options)})
     for row in rows:
-        tell_all(measure(program, corpus, title, row, peers_of(row, options.names), options.seconds / ROUNDS), row,
-                 options.names)
+        tell_all(measure_row(program, corpus, title, row, peers_of(row, options), options.seconds / ROUNDS), row,
+                 options)
     return is_alike
 
 
 def main():
-    options = parse()
+    options = measure.begin(__doc__)
     program = build()
-    same = [compare(program, corpus, options) for corpus in options.corpus]
+    same = [compare(program, corpus, options) for corpus in options.inputs]
     return 0 if all(same) else 1
 
 
@@ -220,7 +193,7 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except (Failed, OSError, KeyError, ValueError) as failure:
-        say(f"tests/bench/peers: {failure}")
+        progress(f"tests/bench/peers: {failure}")
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

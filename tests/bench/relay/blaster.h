@@ -1,7 +1,7 @@
 #pragma once
 
 #include "core/status.h"
-#include "script.h"
+#include "parts/script.h"
 
 #include <pthread.h>
 #include <semaphore.h>

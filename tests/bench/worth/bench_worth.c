@@ -228,25 +228,12 @@ static void run_scene(struct scene *scene)
     (void)run_setting(scene, WORTH_CLOSED, &pictures[0], NULL);
 }
 
-/* ---- The program ---- */
-
-static bool take_trace(void *context, const char *value)
-{
-    *(const char **)context = value;
-    return *value != 0;
-}
-
 int main(int argc, char **argv)
 {
-    const char *trace = "tests/data/conversation_trace.jsonl";
-    const struct bench_option own[] = {
-        { "--trace", "FILE   a chat trace, the workload conversation", take_trace }
-    };
-    const struct bench_about about = { .what = "What cache-aware routing is worth: rows worth.*.",
-                                       .options = own,
-                                       .option_count = 1,
-                                       .context = &trace };
-    const struct bench bench = bench_begin(argc, argv, &about);
+    const struct bench bench =
+        bench_begin(argc, argv, "What cache-aware routing is worth: rows worth.*.");
+    const char *trace =
+        bench.input_count > 0 ? bench.inputs[0] : "tests/data/conversation_trace.jsonl";
 
     for (size_t i = 0; i < sizeof workloads / sizeof workloads[0]; i++) {
         for (uint32_t fleets = 1; fleets <= 8; fleets *= 8) {

@@ -1,6 +1,6 @@
 //! The checksum of answers, and the measurement of time and memory.
 
-/// A checksum of all answers of a replay, as `../index/replay.h` defines it: each answer has the sum
+/// A checksum of all answers of a replay, as `../index/bench_index.c` defines it: each answer has the sum
 /// of depth * (2 * worker + 1); before that sum is added, the checksum is multiplied.
 pub struct Answers {
     pub checksum: u64,

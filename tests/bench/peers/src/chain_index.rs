@@ -12,7 +12,7 @@ use crate::peer::Peer;
 const MOST_WORKERS: u32 = 1024; // of a shard
 pub const AHEAD: usize = 2; // steps
 
-/// Prefetches the data of a step, as `../index/replay.c` does for our index.
+/// Prefetches the data of a step, as `../index/bench_index.c` does for our index.
 #[inline]
 pub fn fetch<T>(items: &[T]) {
     #[cfg(target_arch = "x86_64")]

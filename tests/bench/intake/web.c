@@ -1,12 +1,91 @@
-#include "intake/caller.h"
+#include "intake/web.h"
 
-#include "intake/intake.h"
+#include "parts/bench.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+enum { max_answer_bytes = 256 << 20, read_bytes = 1 << 16 };
+
+/* To a port of 127.0.0.1; -1: nobody listens. */
+static int web_connect(uint16_t port)
+{
+    const struct sockaddr_in address = { .sin_family = AF_INET,
+                                         .sin_port = htons(port),
+                                         .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const int one = 1;
+
+    if (fd >= 0 && connect(fd, (const struct sockaddr *)&address, sizeof address) != 0) {
+        (void)close(fd);
+        return -1;
+    }
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); /* else slower */
+    return fd;
+}
+
+bool web_open(struct web *web, uint16_t port)
+{
+    *web = (struct web){ .fd = web_connect(port) };
+    kvb_buf_init(&web->text, max_answer_bytes);
+    return web->fd >= 0;
+}
+
+void web_close(struct web *web)
+{
+    if (web->fd >= 0) {
+        (void)close(web->fd);
+    }
+    kvb_buf_done(&web->text);
+    web->fd = -1;
+}
+
+void web_send(struct web *web, kvb_span request)
+{
+    kvb_buf_reset(&web->text);
+    web->body_at = 0;
+    for (size_t at = 0; at < request.len;) {
+        const ssize_t sent = send(web->fd, request.data + at, request.len - at, MSG_NOSIGNAL);
+        BENCH_MUST_BE(sent > 0);
+        at += (size_t)sent;
+    }
+}
+
+bool web_read(struct web *web)
+{
+    struct kvb_buf *text = &web->text;
+
+    BENCH_MUST(kvb_buf_reserve(text, read_bytes));
+    const ssize_t got = recv(web->fd, text->data + text->len, read_bytes - 1, 0);
+    BENCH_MUST_BE(got > 0);
+    text->len += (size_t)got;
+    text->data[text->len] = '\0';
+    const char *head = (const char *)text->data;
+    const char *end = web->body_at == 0 ? strstr(head, "\r\n\r\n") : NULL;
+    if (end) {
+        const char *length = strcasestr(head, "content-length:");
+        BENCH_MUST_BE(strncmp(head, "HTTP/1.1 200", 12) == 0 && length && length < end);
+        web->body_at = (size_t)(end - head) + 4;
+        web->end = web->body_at + strtoull(length + strlen("content-length:"), NULL, 10);
+    }
+    return web->body_at > 0 && text->len >= web->end;
+}
+
+void web_make_query(struct kvb_buf *out, kvb_span body)
+{
+    BENCH_MUST(kvb_buf_append_format(
+        out,
+        "POST /query HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
+        "Content-Length: %zu\r\n\r\n",
+        body.len));
+    BENCH_MUST(kvb_buf_append(out, body.data, body.len));
+}
+
+/* ---- gRPC ---- */
 
 enum {
     frame_head = 9,
@@ -29,7 +108,7 @@ static void put_u32(struct kvb_buf *out, uint32_t value)
     const uint8_t bytes[] = { (uint8_t)(value >> 24U), (uint8_t)(value >> 16U),
                               (uint8_t)(value >> 8U), (uint8_t)value };
 
-    INTAKE_MUST(kvb_buf_append(out, bytes, sizeof bytes));
+    BENCH_MUST(kvb_buf_append(out, bytes, sizeof bytes));
 }
 
 static void
@@ -38,7 +117,7 @@ put_frame_head(struct kvb_buf *out, size_t len, uint8_t type, uint8_t flags, uin
     const uint8_t bytes[] = { (uint8_t)(len >> 16U), (uint8_t)(len >> 8U), (uint8_t)len, type,
                               flags };
 
-    INTAKE_MUST(kvb_buf_append(out, bytes, sizeof bytes));
+    BENCH_MUST(kvb_buf_append(out, bytes, sizeof bytes));
     put_u32(out, stream);
 }
 
@@ -54,22 +133,16 @@ static bool send_sent(struct caller *caller)
 
 bool caller_open(struct caller *caller, uint16_t port)
 {
-    const struct sockaddr_in address = { .sin_family = AF_INET,
-                                         .sin_port = htons(port),
-                                         .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
     static const uint8_t initial_window[] = { 0, 4 };
-    const int one = 1;
 
-    *caller = (struct caller){ .fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0) };
+    *caller = (struct caller){ .fd = web_connect(port) };
     kvb_buf_init(&caller->sent, (size_t)2 * max_request_bytes);
-    if (caller->fd < 0 ||
-        connect(caller->fd, (const struct sockaddr *)&address, sizeof address) != 0) {
+    if (caller->fd < 0) {
         return false;
     }
-    (void)setsockopt(caller->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    INTAKE_MUST(kvb_buf_append_text(&caller->sent, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"));
+    BENCH_MUST(kvb_buf_append_text(&caller->sent, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"));
     put_frame_head(&caller->sent, 6, type_settings, 0, 0);
-    INTAKE_MUST(kvb_buf_append(&caller->sent, initial_window, sizeof initial_window));
+    BENCH_MUST(kvb_buf_append(&caller->sent, initial_window, sizeof initial_window));
     put_u32(&caller->sent, window_bytes);
     put_frame_head(&caller->sent, 4, type_window, 0, 0);
     put_u32(&caller->sent, window_bytes - first_window_bytes);
@@ -95,11 +168,11 @@ static void put_request(struct caller *caller, kvb_span message)
     struct kvb_buf *out = &caller->sent;
 
     put_frame_head(out, sizeof header - 1, type_headers, flag_end_headers, caller->stream);
-    INTAKE_MUST(kvb_buf_append(out, header, sizeof header - 1));
+    BENCH_MUST(kvb_buf_append(out, header, sizeof header - 1));
     put_frame_head(out, grpc_head + message.len, type_data, flag_end_stream, caller->stream);
-    INTAKE_MUST(kvb_buf_append(out, "", 1)); /* not compressed */
+    BENCH_MUST(kvb_buf_append(out, "", 1)); /* not compressed */
     put_u32(out, (uint32_t)message.len);
-    INTAKE_MUST(kvb_buf_append(out, message.data, message.len));
+    BENCH_MUST(kvb_buf_append(out, message.data, message.len));
     if (caller->unread >= renewed_bytes) {
         put_frame_head(out, 4, type_window, 0, 0);
         put_u32(out, caller->unread);

@@ -2,7 +2,9 @@
 
 #include "core/buf.h"
 #include "core/status.h"
+#include "fleet/dialects/dialect.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -29,6 +31,10 @@ struct script_options {
     size_t blocks_per_batch;
     size_t pool_blocks; /* a multiple of it */
     uint64_t seed;      /* scripts of two seeds have no block in common */
+    enum kvb_dialect dialect;
+    bool has_rank;
+    bool is_skewed; /* small tokens are frequent, as a tokenizer's are: a reader cannot predict how
+                       many bytes the next one has */
 };
 
 /* Undone by script_done(), which also takes {0}.  KVB_NO_MEMORY, KVB_TOO_LARGE */
