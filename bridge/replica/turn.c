@@ -86,7 +86,8 @@ bool kvb_replica_turn_is_current(
 
 /* ---- Lag ---- */
 
-void kvb_replica_watch_lag(struct kvb_replica_turn *turn, const struct kvb_replica_facts *facts)
+/* Sets or ends STALE(lagging) of all lists. */
+static void watch_lag(struct kvb_replica_turn *turn, const struct kvb_replica_facts *facts)
 {
     turn->is_lagging = facts->lag_ns >= (turn->is_lagging ? lag_ends_ns : lag_begins_ns);
     kvb_followers_set_lagging(turn->followers, turn->is_lagging, facts->now_ns);
@@ -137,7 +138,7 @@ bool kvb_replica_next(
         /* One message may have taken seconds, and the process may have been stopped in it.  The
          * states are brought up to date before anybody is answered by them. */
         watch_pause(turn, now_ns);
-        kvb_replica_watch_lag(turn, facts);
+        watch_lag(turn, facts);
         turn->step = KVB_REPLICA_REQUESTS;
         if (!are_queries_held(turn, now_ns)) {
             out_action->kind = KVB_REPLICA_ANSWER_QUERIES;

@@ -115,6 +115,3 @@ void kvb_replica_echo_sent(
  * time, connection and the echo that has returned. */
 bool kvb_replica_turn_is_current(
     const struct kvb_replica_turn *turn, const struct kvb_replica_facts *facts);
-
-/* A part of a turn: measures the lag, and sets or ends STALE(lagging) of all lists. */
-void kvb_replica_watch_lag(struct kvb_replica_turn *turn, const struct kvb_replica_facts *facts);

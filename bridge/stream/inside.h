@@ -409,9 +409,6 @@ bool kvb_stream_is_step_full(const struct stream_step *step);
 
 /* ---- stream/stream.c: what routers read of it ---- */
 
-/* A replay is wanted or under way for something that is known to be missing. */
-bool kvb_stream_is_syncing(const struct kvb_stream *stream);
-
 /* Sets the ids of events and the stream's identity, and keeps the events in the log. */
 void kvb_stream_sign(struct kvb_stream *stream, struct kvb_router_batch *events);
 

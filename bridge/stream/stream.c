@@ -186,7 +186,8 @@ static unsigned when(bool holds, enum verdict_row row)
     return (unsigned)holds << row;
 }
 
-bool kvb_stream_is_syncing(const struct kvb_stream *stream)
+/* A replay is wanted or under way for something that is known to be missing. */
+static bool is_syncing_now(const struct kvb_stream *stream)
 {
     const struct replay *replay = &stream->replay;
 
@@ -342,7 +343,7 @@ void kvb_stream_state(
                                   lists_device_only(stream);
     const bool is_behind = stream->is_tail_unseen && !stream->is_unproven;
     /* A half-applied batch is a state that the engine never had. */
-    const bool is_syncing = kvb_stream_is_syncing(stream) || stream->drain != drain_nothing ||
+    const bool is_syncing = is_syncing_now(stream) || stream->drain != drain_nothing ||
                             stream->unfinished.is_there || is_behind;
     /* The list grows from live batches alone: it may lack blocks, but has no wrong ones. */
     const bool is_suffix =
@@ -681,7 +682,7 @@ uint64_t kvb_stream_away_ns(const struct kvb_stream *stream)
 
 bool kvb_stream_is_settled(const struct kvb_stream *stream)
 {
-    return link_is_connected(stream->link) && !kvb_stream_is_syncing(stream);
+    return link_is_connected(stream->link) && !is_syncing_now(stream);
 }
 
 bool kvb_stream_has_base(const struct kvb_stream *stream)

@@ -1,4 +1,3 @@
-#include "core/array.h"
 #include "stream/mirror/inside.h"
 
 /* Lists of doubtful entries: those that the engine may or may not still hold, because the number of
@@ -7,55 +6,10 @@
 
 enum { doubtful_share = 8, doubtful_floor = 64 };
 
-/* ---- Links, in a table by entry ---- */
-
-static uint32_t doubt_place(const struct kvb_mirror *mirror, uint32_t id)
-{
-    const uint32_t hash = kvb_mirror_hash(mirror, id, 0);
-    size_t at = kvb_id_table_start(&mirror->by_doubtful, hash);
-    uint32_t place = kvb_id_table_next(&mirror->by_doubtful, hash, &at);
-
-    while (mirror->links[place].id != id) { /* terminates, because the entry has a link */
-        place = kvb_id_table_next(&mirror->by_doubtful, hash, &at);
-    }
-    return place;
-}
-
 struct doubtful_link *kvb_mirror_link(const struct kvb_mirror *mirror, uint32_t id)
 {
-    return &mirror->links[doubt_place(mirror, id)];
+    return kvb_side_table_find(mirror, &mirror->links, id);
 }
-
-kvb_status kvb_mirror_link_new(struct kvb_mirror *mirror, struct doubtful_link link)
-{
-    KVB_TRY(kvb_array_reserve(
-        &mirror->links, &mirror->link_capacity, mirror->link_count + 1, sizeof *mirror->links,
-        mirror->max_blocks));
-    KVB_TRY(kvb_id_table_put(
-        &mirror->by_doubtful, kvb_mirror_hash(mirror, link.id, 0), (uint32_t)mirror->link_count));
-    mirror->links[mirror->link_count++] = link;
-    return KVB_OK;
-}
-
-/* The last link moves into the place of the removed one. */
-void kvb_mirror_link_drop(struct kvb_mirror *mirror, uint32_t id)
-{
-    const uint32_t place = doubt_place(mirror, id);
-    const uint32_t last = (uint32_t)--mirror->link_count;
-    const uint32_t moved = mirror->links[last].id;
-
-    kvb_id_table_remove(&mirror->by_doubtful, kvb_mirror_hash(mirror, id, 0), place);
-    if (place != last) {
-        kvb_id_table_remove(&mirror->by_doubtful, kvb_mirror_hash(mirror, moved, 0), last);
-        const kvb_status status =
-            kvb_id_table_put(&mirror->by_doubtful, kvb_mirror_hash(mirror, moved, 0), place);
-        assert(status == KVB_OK); /* two cells of the table have just been freed */
-        (void)status;
-        mirror->links[place] = mirror->links[last];
-    }
-}
-
-/* ---- The lists ---- */
 
 enum doubt_kind
 kvb_mirror_doubt_kind(const struct kvb_mirror *mirror, const struct mirror_entry *entry)
@@ -64,7 +18,8 @@ kvb_mirror_doubt_kind(const struct kvb_mirror *mirror, const struct mirror_entry
                                                                                       : doubt_full;
 }
 
-void kvb_mirror_unlink(struct kvb_mirror *mirror, uint32_t id)
+/* Removes the entry from its list, and drops its link. */
+static void unlink_doubt(struct kvb_mirror *mirror, uint32_t id)
 {
     const enum doubt_kind kind = kvb_mirror_doubt_kind(mirror, &mirror->entries[id]);
     struct doubtful_list *list = &mirror->doubtful[kind];
@@ -82,7 +37,7 @@ void kvb_mirror_unlink(struct kvb_mirror *mirror, uint32_t id)
     } else {
         list->newest = link.older;
     }
-    kvb_mirror_link_drop(mirror, id);
+    kvb_side_table_drop(mirror, &mirror->links, id);
     kvb_mirror_mark(mirror, id);
     list->count--;
     mirror->counts.doubtful--;
@@ -93,9 +48,9 @@ static kvb_status link_newest(struct kvb_mirror *mirror, uint32_t id)
     const enum doubt_kind kind = kvb_mirror_doubt_kind(mirror, &mirror->entries[id]);
     struct doubtful_list *list = &mirror->doubtful[kind];
     const uint32_t older = list->newest;
+    const struct doubtful_link link = { .id = id, .older = older, .newer = KVB_NO_ID };
 
-    KVB_TRY(kvb_mirror_link_new(
-        mirror, (struct doubtful_link){ .id = id, .older = older, .newer = KVB_NO_ID }));
+    KVB_TRY(kvb_side_table_add(mirror, &mirror->links, &link));
     if (older != KVB_NO_ID) {
         kvb_mirror_link(mirror, older)->newer = id;
         kvb_mirror_mark(mirror, older);
@@ -116,7 +71,7 @@ static void forget_oldest_doubt(struct kvb_mirror *mirror, enum doubt_kind kind)
     struct mirror_entry *entry = &mirror->entries[id];
 
     /* No tier of it is published, so nothing needs to be said. */
-    kvb_mirror_unlink(mirror, id);
+    unlink_doubt(mirror, id);
     for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
         if (!kvb_mirror_holds(entry, (enum kvb_tier)tier)) {
             const kvb_status status =
@@ -174,7 +129,7 @@ kvb_status kvb_mirror_set_copies(
         return KVB_OK;
     }
     if (!is_doubtful) {
-        kvb_mirror_unlink(mirror, id);
+        unlink_doubt(mirror, id);
     } else {
         note_doubt(mirror, id, is_doubtful & ~was_doubtful, !was_doubtful);
     }
@@ -186,7 +141,7 @@ kvb_status kvb_mirror_set_copies(
 void kvb_mirror_let_go(struct kvb_mirror *mirror, uint32_t id)
 {
     if (kvb_mirror_is_doubtful(&mirror->entries[id])) {
-        kvb_mirror_unlink(mirror, id);
+        unlink_doubt(mirror, id);
     }
     kvb_mirror_drop(mirror, id, mirror->shown && kvb_shown_keeps(mirror->shown, id));
 }

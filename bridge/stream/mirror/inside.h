@@ -24,7 +24,7 @@
  * Most blocks need no more than this.  Fields that few blocks need are in separate tables:
  *
  *     by_parent   (parent's engine hash, context) -> the first entry that waits for this parent
- *     waiting     the links of that list; by_waiting: entry -> its link
+ *     waiting     the links of that list
  *     in_tier     for each tier, the set of entries with copies there
  *     keys        keys of pool objects; by_key: key -> entry
  *     links       oldest <-> ... <-> newest doubtful entry
@@ -178,6 +178,15 @@ struct extra_copies {
     uint32_t max[KVB_TIER_COUNT];
 };
 
+/* Records that few entries need, in no order, beside the entries.  Each begins with the number of
+ * its entry, a uint32_t. */
+struct side_table {
+    uint8_t *records; /* owned */
+    size_t record_bytes;
+    size_t count, capacity;       /* of records */
+    struct kvb_id_table by_entry; /* entry -> the place of its record */
+};
+
 /* The list link of an entry that waits for its parent; see stream/mirror/waiting.c. */
 struct waiting_link {
     uint32_t id;
@@ -252,22 +261,16 @@ struct kvb_mirror {
 
     struct kvb_line_table names; /* entry * 2 + enum name_kind; opened with the first */
     struct kvb_id_table by_parent;
-    struct waiting_link *waiting; /* owned; unordered */
-    size_t waiting_count, waiting_capacity;
-    struct kvb_id_table by_waiting; /* entry -> its link */
+    struct side_table waiting; /* struct waiting_link */
     struct kvb_entry_set in_tier[KVB_TIER_COUNT];
     struct kvb_id_table by_key;
     uint64_t *keys; /* owned; keys of the entries below key_end; 0: none */
     size_t key_end, key_capacity;
 
-    struct doubtful_link *links; /* owned; unordered */
-    size_t link_count, link_capacity;
-    struct kvb_id_table by_doubtful; /* entry -> its link */
+    struct side_table links; /* struct doubtful_link */
     struct doubtful_list doubtful[doubt_kinds];
 
-    struct extra_copies *extra_copies; /* owned; unordered */
-    size_t extra_copies_count, extra_copies_capacity;
-    struct kvb_id_table by_extra_copies; /* entry -> its extra copies */
+    struct side_table extra_copies; /* struct extra_copies */
 
     struct kvb_shown *shown; /* owned; NULL: nothing is republished */
 
@@ -335,7 +338,7 @@ kvb_mirror_copies(const struct kvb_mirror *mirror, uint32_t id, enum kvb_tier ti
 {
     const struct mirror_entry *entry = &mirror->entries[id];
 
-    return mirror->extra_copies_count > 0 && entry->max[tier] > 1
+    return mirror->extra_copies.count > 0 && entry->max[tier] > 1
                ? kvb_mirror_copies_aside(mirror, id, tier)
                : (struct copies){ .min = kvb_mirror_holds(entry, tier), .max = entry->max[tier] };
 }
@@ -508,6 +511,23 @@ kvb_mirror_note_held(struct kvb_mirror *mirror, kvb_block_hash block, unsigned l
 /* Makes the digests those of empty lists. */
 void kvb_mirror_zero_digests(struct kvb_mirror *mirror);
 
+/* ---- stream/mirror/side_table.c ---- */
+
+/* The entry's record; NULL: it has none.  Borrowed until the table changes. */
+void *
+kvb_side_table_find(const struct kvb_mirror *mirror, const struct side_table *table, uint32_t id);
+
+/* Copies the record of an entry that has none.  KVB_TOO_LARGE, KVB_NO_MEMORY: nothing changed. */
+kvb_status
+kvb_side_table_add(const struct kvb_mirror *mirror, struct side_table *table, const void *record);
+
+/* Drops the entry's record, which must exist. */
+void kvb_side_table_drop(const struct kvb_mirror *mirror, struct side_table *table, uint32_t id);
+
+/* Drops all of them, and keeps the memory. */
+void kvb_side_table_clear(struct side_table *table);
+void kvb_side_table_done(struct side_table *table);
+
 /* ---- stream/mirror/waiting.c ---- */
 
 /* Adds a waiting entry to the list of its parent's engine hash.  KVB_NO_MEMORY, KVB_TOO_LARGE: it
@@ -587,7 +607,7 @@ static inline kvb_status kvb_mirror_write_copies(
     struct mirror_entry *entry = &mirror->entries[id];
     const bool was_there = entry->max[tier] > 0;
 
-    if (!kvb_mirror_fits_entry(copies) || mirror->extra_copies_count > 0) {
+    if (!kvb_mirror_fits_entry(copies) || mirror->extra_copies.count > 0) {
         KVB_TRY(kvb_mirror_write_extra_copies(mirror, id, tier, copies));
     }
     if (copies.max > 0 && !was_there) {
@@ -616,14 +636,6 @@ kvb_mirror_doubt_kind(const struct kvb_mirror *mirror, const struct mirror_entry
 
 /* The link of a doubtful entry; borrowed until the list changes. */
 struct doubtful_link *kvb_mirror_link(const struct kvb_mirror *mirror, uint32_t id);
-
-/* KVB_TOO_LARGE, KVB_NO_MEMORY: nothing changed. */
-kvb_status kvb_mirror_link_new(struct kvb_mirror *mirror, struct doubtful_link link);
-
-void kvb_mirror_link_drop(struct kvb_mirror *mirror, uint32_t id);
-
-/* Removes the entry from the list and drops its link. */
-void kvb_mirror_unlink(struct kvb_mirror *mirror, uint32_t id);
 
 /* Drops an entry, as kvb_mirror_drop().  Where the stream is republished, its number stays in use
  * until readers have been told. */

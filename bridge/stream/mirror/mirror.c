@@ -19,12 +19,9 @@ static void reset(struct kvb_mirror *mirror)
     mirror->first_free_context = KVB_NO_ID;
     mirror->newest_context = KVB_NO_ID;
     mirror->key_end = 0;
-    mirror->waiting_count = 0;
-    mirror->link_count = 0;
     for (size_t kind = 0; kind < doubt_kinds; kind++) {
         mirror->doubtful[kind] = (struct doubtful_list){ .oldest = KVB_NO_ID, .newest = KVB_NO_ID };
     }
-    mirror->extra_copies_count = 0;
     mirror->forgot_full = false;
     mirror->progress = (struct event_progress){ 0 };
     mirror->pending_count = 0;
@@ -70,6 +67,9 @@ kvb_status kvb_mirror_new(const struct kvb_mirror_options *options, struct kvb_m
     mirror->pool_block_size = options->pool_block_size;
     mirror->chunk_option = options->chunk_blocks;
     mirror->chunk_tokens = options->chunk_tokens;
+    mirror->waiting.record_bytes = sizeof(struct waiting_link);
+    mirror->links.record_bytes = sizeof(struct doubtful_link);
+    mirror->extra_copies.record_bytes = sizeof(struct extra_copies);
     reset(mirror);
     *out_mirror = mirror;
     return KVB_OK;
@@ -87,11 +87,11 @@ void kvb_mirror_free(struct kvb_mirror *mirror)
     assert(!mirror->pictures);
     kvb_line_table_close(&mirror->names);
     kvb_id_table_done(&mirror->by_parent);
-    kvb_id_table_done(&mirror->by_waiting);
+    kvb_side_table_done(&mirror->waiting);
     kvb_id_table_done(&mirror->by_key);
     kvb_id_table_done(&mirror->by_context);
-    kvb_id_table_done(&mirror->by_doubtful);
-    kvb_id_table_done(&mirror->by_extra_copies);
+    kvb_side_table_done(&mirror->links);
+    kvb_side_table_done(&mirror->extra_copies);
     free(mirror->lora_name);
     kvb_region_close(&mirror->entry_memory);
     free(mirror->contexts);
@@ -99,9 +99,6 @@ void kvb_mirror_free(struct kvb_mirror *mirror)
     for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
         kvb_entry_set_done(&mirror->in_tier[tier]);
     }
-    free(mirror->waiting);
-    free(mirror->links);
-    free(mirror->extra_copies);
     free(mirror->proven);
     free(mirror->pending);
     free(mirror->changed.bits);
@@ -119,11 +116,11 @@ static void clear_mirror(struct kvb_mirror *mirror)
     }
     kvb_line_table_empty(&mirror->names);
     kvb_id_table_clear(&mirror->by_parent);
-    kvb_id_table_clear(&mirror->by_waiting);
+    kvb_side_table_clear(&mirror->waiting);
     kvb_id_table_clear(&mirror->by_key);
     kvb_id_table_clear(&mirror->by_context);
-    kvb_id_table_clear(&mirror->by_doubtful);
-    kvb_id_table_clear(&mirror->by_extra_copies);
+    kvb_side_table_clear(&mirror->links);
+    kvb_side_table_clear(&mirror->extra_copies);
     for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
         kvb_entry_set_clear(&mirror->in_tier[tier], mirror->entry_end);
     }

@@ -145,7 +145,7 @@ kvb_status kvb_mirror_put_changed(
     struct changed_entries *changed = &mirror->changed;
     const size_t count = changed->count < max_entries ? changed->count : max_entries;
     const size_t with_counts =
-        count < mirror->extra_copies_count ? count : mirror->extra_copies_count;
+        count < mirror->extra_copies.count ? count : mirror->extra_copies.count;
     const size_t before = out->len;
 
     KVB_TRY(kvb_buf_reserve(out, (count + with_counts) * kvb_mirror_record_bytes));
@@ -189,10 +189,10 @@ static kvb_status read_entry(struct kvb_mirror *mirror, uint32_t id, const uint8
     if (!kvb_mirror_is_doubtful(&mirror->entries[id])) {
         return KVB_OK;
     }
-    return kvb_mirror_link_new(
-        mirror, (struct doubtful_link){ .id = id,
+    const struct doubtful_link link = { .id = id,
                                         .older = kvb_le_get_u32(record + at_older),
-                                        .newer = kvb_le_get_u32(record + at_newer) });
+                                        .newer = kvb_le_get_u32(record + at_newer) };
+    return kvb_side_table_add(mirror, &mirror->links, &link);
 }
 
 static bool is_possible(const uint8_t *record)
@@ -262,7 +262,7 @@ kvb_mirror_take_record(struct kvb_mirror *mirror, const uint8_t record[kvb_mirro
         mirror->entry_end++;
     } else if (mirror->entries[id].is_used) { /* what an earlier record said about it is void */
         if (kvb_mirror_is_doubtful(&mirror->entries[id])) {
-            kvb_mirror_link_drop(mirror, id);
+            kvb_side_table_drop(mirror, &mirror->links, id);
         }
         kvb_mirror_forget_copies(mirror, id);
         kvb_mirror_wipe(mirror, id);
@@ -358,7 +358,7 @@ void kvb_mirror_put_ends(struct kvb_mirror *mirror, uint8_t to[kvb_mirror_ends_b
         kvb_le_put_u32(to + ends_lists + kind * list_bytes, mirror->doubtful[kind].oldest);
         kvb_le_put_u32(to + ends_lists + kind * list_bytes + 4, mirror->doubtful[kind].newest);
     }
-    kvb_le_put_u64(to + ends_forgotten, mirror->counts.doubtful - mirror->link_count);
+    kvb_le_put_u64(to + ends_forgotten, mirror->counts.doubtful - mirror->links.count);
     kvb_le_put_u32(to + ends_flags, flags);
     kvb_le_put_u32(
         to + ends_tokenless, mirror->tokenless_tiers | mirror->reset_tiers << reset_shift |
@@ -608,6 +608,6 @@ kvb_status kvb_mirror_settle(
     if (mirror->counts.max_proven < mirror->counts.proven_copies) {
         return KVB_BAD_INPUT;
     }
-    mirror->counts.doubtful = mirror->link_count + kvb_le_get_u64(ends + ends_forgotten);
+    mirror->counts.doubtful = mirror->links.count + kvb_le_get_u64(ends + ends_forgotten);
     return KVB_OK;
 }

@@ -1,4 +1,3 @@
-#include "core/array.h"
 #include "stream/mirror/inside.h"
 
 /* Entries that wait for their parent's name, in one list for each parent and prompt context.  A new
@@ -16,21 +15,9 @@ waiting_hash(const struct kvb_mirror *mirror, const struct mirror_entry *entry, 
     return kvb_mirror_hash(mirror, parent, entry->context);
 }
 
-static uint32_t waiting_cell(const struct kvb_mirror *mirror, uint32_t id)
-{
-    const uint32_t hash = kvb_mirror_hash(mirror, id, 0);
-    size_t at = kvb_id_table_start(&mirror->by_waiting, hash);
-    uint32_t place = kvb_id_table_next(&mirror->by_waiting, hash, &at);
-
-    while (mirror->waiting[place].id != id) { /* ends, because the entry has a link */
-        place = kvb_id_table_next(&mirror->by_waiting, hash, &at);
-    }
-    return place;
-}
-
 static struct waiting_link *link_of(const struct kvb_mirror *mirror, uint32_t id)
 {
-    return &mirror->waiting[waiting_cell(mirror, id)];
+    return kvb_side_table_find(mirror, &mirror->waiting, id);
 }
 
 static uint32_t
@@ -73,36 +60,14 @@ static kvb_status append_waiting(struct kvb_mirror *mirror, uint32_t id)
     return KVB_OK;
 }
 
-/* The last link replaces the removed one. */
-static void drop_link(struct kvb_mirror *mirror, uint32_t id)
-{
-    const uint32_t place = waiting_cell(mirror, id);
-    const uint32_t last = (uint32_t)--mirror->waiting_count;
-    const uint32_t moved = mirror->waiting[last].id;
-
-    kvb_id_table_remove(&mirror->by_waiting, kvb_mirror_hash(mirror, id, 0), place);
-    if (place != last) {
-        kvb_id_table_remove(&mirror->by_waiting, kvb_mirror_hash(mirror, moved, 0), last);
-        const kvb_status status =
-            kvb_id_table_put(&mirror->by_waiting, kvb_mirror_hash(mirror, moved, 0), place);
-        assert(status == KVB_OK); /* two cells have just come free */
-        (void)status;
-        mirror->waiting[place] = mirror->waiting[last];
-    }
-}
-
 kvb_status kvb_mirror_wait(struct kvb_mirror *mirror, uint32_t id)
 {
-    KVB_TRY(kvb_array_reserve(
-        &mirror->waiting, &mirror->waiting_capacity, mirror->waiting_count + 1,
-        sizeof *mirror->waiting, mirror->max_blocks));
-    KVB_TRY(kvb_id_table_put(
-        &mirror->by_waiting, kvb_mirror_hash(mirror, id, 0), (uint32_t)mirror->waiting_count));
-    mirror->waiting[mirror->waiting_count++] =
-        (struct waiting_link){ .id = id, .previous = id, .next = KVB_NO_ID };
+    const struct waiting_link link = { .id = id, .previous = id, .next = KVB_NO_ID };
+
+    KVB_TRY(kvb_side_table_add(mirror, &mirror->waiting, &link));
     const kvb_status status = append_waiting(mirror, id);
     if (status != KVB_OK) {
-        drop_link(mirror, id);
+        kvb_side_table_drop(mirror, &mirror->waiting, id);
     }
     return status;
 }
@@ -135,5 +100,5 @@ void kvb_mirror_wait_no_more(struct kvb_mirror *mirror, uint32_t id, const struc
             own.next != KVB_NO_ID ? own.next : find_first(mirror, was, was->parent);
         link_of(mirror, behind)->previous = own.previous;
     }
-    drop_link(mirror, id);
+    kvb_side_table_drop(mirror, &mirror->waiting, id);
 }

@@ -538,7 +538,11 @@ static const char *state_after(struct half *half, uint64_t now_ns)
                                              .lag_ns =
                                                  kvb_intake_lag_ns(&half->aggregator, now_ns) };
 
-    kvb_replica_watch_lag(&half->aggregator.loop->turn, &facts);
+    struct kvb_replica_turn *turn = &half->aggregator.loop->turn;
+    struct kvb_replica_action action;
+    turn->step = KVB_REPLICA_QUERIES; /* the messages of this turn are applied */
+    turn->looked_ns = 0;              /* and it was never paused */
+    assert_true(kvb_replica_next(turn, &facts, &action));
     return kvb_stream_reason_name(kvb_followers_at(half->aggregator.followers, 0)->reason);
 }
 
