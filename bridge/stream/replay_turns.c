@@ -1,19 +1,19 @@
 #include "stream/replay_turns.h"
 
-static bool is_turn_before(const struct kvb_replay_turn *one, const struct kvb_replay_turn *other)
-{
-    return one->need != other->need ? one->need > other->need : one->wanted_ns < other->wanted_ns;
-}
-
 /* Insertion sort into a short list: of a thousand streams that want a replay, it keeps the six
  * that have waited longest. */
 static void insert_turn(struct kvb_replay_line *line, const struct kvb_replay_turn *turn)
 {
     size_t at = line->count;
 
-    /* Behind those that go first; the last one falls out where the line is full. */
-    while (at > 0 && is_turn_before(turn, &line->turns[at - 1])) {
-        at--;
+    /* Behind those whose need is more urgent, or as urgent and older; the last one falls out where
+     * the line is full. */
+    for (; at > 0; at--) {
+        const struct kvb_replay_turn *before = &line->turns[at - 1];
+        if (turn->need != before->need ? turn->need < before->need
+                                       : turn->wanted_ns >= before->wanted_ns) {
+            break;
+        }
     }
     if (at == kvb_max_replays_of_a_line) {
         return;

@@ -599,36 +599,29 @@ static kvb_status go_on_without(struct stream_step *step)
     return apply_buffered_as_suffix(step, KVB_REASON_REPLAY_FAILED);
 }
 
-/* No reply in time.  Missing batches are given up; if none were missing, the list stays,
- * unproven. */
-static kvb_status fail_replay(struct stream_step *step)
-{
-    struct kvb_stream *stream = step->stream;
-    const bool was_probe = replay_is_probe(&stream->replay);
-
-    stream->counters.replays_failed++;
-    step->out->drops_replay = true;
-    kvb_stream_back_off(step);
-    if (was_probe) {
-        stream->replay = (struct replay){ 0 };
-        stream->is_unproven = true;
-        return apply_buffered(step);
-    }
-    return go_on_without(step);
-}
-
 /* The replies ended without END: an engine that writes faster than its socket sends drops some,
  * or the receive limit was reached.  The received batches are proven, the rest is requested
  * again. */
 static kvb_status on_replay_cut(struct stream_step *step)
 {
-    const struct replay *replay = &step->stream->replay;
+    struct kvb_stream *stream = step->stream;
+    const bool was_probe = replay_is_probe(&stream->replay);
 
-    if (!replay_is_in_flight(replay) ||
-        (replay_has_answered(replay) && kvb_stream_want_missing(step))) {
+    if (!replay_is_in_flight(&stream->replay) ||
+        (replay_has_answered(&stream->replay) && kvb_stream_want_missing(step))) {
         return KVB_OK;
     }
-    return fail_replay(step);
+    /* No reply in time, or none that goes on.  Missing batches are given up; if none were missing,
+     * the list stays, unproven. */
+    stream->counters.replays_failed++;
+    step->out->drops_replay = true;
+    kvb_stream_back_off(step);
+    if (!was_probe) {
+        return go_on_without(step);
+    }
+    stream->replay = (struct replay){ 0 };
+    stream->is_unproven = true;
+    return apply_buffered(step);
 }
 
 static kvb_status on_tick(struct stream_step *step)

@@ -19,17 +19,6 @@ publish_removed_name(struct mirror_change *change, kvb_block_hash block, unsigne
     return kvb_router_batch_add_block(out, block, (kvb_tokens_hash){ 0 });
 }
 
-/* True: whether this entry holds its name decides whether the list has it.  The usual case needs no
- * look-up: an engine with one group stores a block whose name is new. */
-static bool
-entry_decides(const struct mirror_change *change, uint32_t id, kvb_block_hash block, unsigned list)
-{
-    const struct kvb_mirror *mirror = change->mirror;
-    const bool is_alone = id == change->named && change->is_name_new;
-
-    return (is_alone && mirror->groups.count == 1) || kvb_mirror_decides(mirror, id, block, list);
-}
-
 /* Publishes that the entry begins or ceases to hold its block in the tier, if that changes the
  * list. */
 [[gnu::hot]] static kvb_status
@@ -46,8 +35,11 @@ publish_tier(struct mirror_change *change, uint32_t id, enum kvb_tier tier, bool
     if (list == KVB_LIST_COUNT) {
         return KVB_OK;
     }
+    /* Where another entry holds the name too, nothing changes.  The usual case needs no look-up: an
+     * engine with one group stores a block whose name is new. */
     const kvb_block_hash block = kvb_mirror_name_of(change, id);
-    if (!entry_decides(change, id, block, list)) {
+    const bool is_alone = id == change->named && change->is_name_new && mirror->groups.count == 1;
+    if (!is_alone && !kvb_mirror_decides(mirror, id, block, list)) {
         return KVB_OK;
     }
     const kvb_block_hash listed = kvb_mirror_listed_name(mirror, entry, block, list);

@@ -63,21 +63,19 @@ static void settle_window(struct mirror_groups *groups, uint32_t at)
     groups->windows[group->window].wanted |= (uint32_t)is_on_device << at;
 }
 
-/* The size of block that all others must be multiples of: that of full attention, which has a block
- * for each hash.  Without it, all groups must have the same size. */
-static bool fits_size(const struct mirror_groups *groups, const struct mirror_window *window)
-{
-    const uint32_t size = groups->has_full ? groups->block_size : groups->windows[0].block_size;
-
-    return size == 0 || window->block_size == 0 || window->block_size == size ||
-           (groups->has_full && !window->is_chunked && window->block_size % size == 0);
-}
-
 static void settle_sizes(struct mirror_groups *groups)
 {
+    /* The size of block that all others must be multiples of: that of full attention, which has a
+     * block for each hash.  Without it, all groups must have the same size. */
+    const uint32_t size = groups->has_full ? groups->block_size : groups->windows[0].block_size;
+
     groups->has_odd_sizes = false;
     for (size_t i = 0; i < groups->window_count; i++) {
-        groups->has_odd_sizes |= !fits_size(groups, &groups->windows[i]);
+        const struct mirror_window *window = &groups->windows[i];
+        const bool may_be_multiple = groups->has_full && !window->is_chunked;
+        groups->has_odd_sizes |= size != 0 && window->block_size != 0 &&
+                                 window->block_size != size &&
+                                 !(may_be_multiple && window->block_size % size == 0);
     }
 }
 

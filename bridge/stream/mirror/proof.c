@@ -235,19 +235,6 @@ note_doubtful_ancestors(struct mirror_change *change, uint32_t id, bool *out_is_
     return KVB_OK;
 }
 
-/* Confirms them from the root downwards, because parents are published first. */
-static kvb_status prove_pending(struct mirror_change *change)
-{
-    struct kvb_mirror *mirror = change->mirror;
-
-    while (mirror->pending_count > 0) {
-        const uint32_t id = mirror->pending[--mirror->pending_count];
-        const struct copies copies = { .min = 1, .max = mirror->entries[id].max[KVB_TIER_DEVICE] };
-        KVB_TRY(kvb_mirror_change_copies(change, id, KVB_TIER_DEVICE, copies));
-    }
-    return KVB_OK;
-}
-
 kvb_status kvb_mirror_prove_ancestors(struct mirror_change *change)
 {
     struct kvb_mirror *mirror = change->mirror;
@@ -262,7 +249,12 @@ kvb_status kvb_mirror_prove_ancestors(struct mirror_change *change)
     }
     const uint32_t parent = kvb_mirror_find(mirror, change->group, event->parent);
     KVB_TRY(note_doubtful_ancestors(change, parent, is_proven));
-    KVB_TRY(prove_pending(change));
+    /* From the root downwards, because parents are published first. */
+    while (mirror->pending_count > 0) {
+        const uint32_t id = mirror->pending[--mirror->pending_count];
+        const struct copies copies = { .min = 1, .max = mirror->entries[id].max[KVB_TIER_DEVICE] };
+        KVB_TRY(kvb_mirror_change_copies(change, id, KVB_TIER_DEVICE, copies));
+    }
     if (*is_proven) {
         remember_proven(mirror, parent);
     }

@@ -320,25 +320,6 @@ enum { odd_shift = 8 };    /* the flags contain the enum odd_groups from this bi
 
 /* ---- Writing the ends ---- */
 
-static void put_groups(const struct mirror_groups *groups, uint8_t *to)
-{
-    for (uint32_t i = 0; i < groups->count; i++, to += group_bytes) {
-        kvb_le_put_u32(to, groups->list[i].number);
-        kvb_le_put_u32(to + 4, groups->list[i].kind | groups->list[i].family << family_shift);
-        kvb_le_put_u32(to + 8, groups->list[i].window_tokens);
-        kvb_le_put_u32(to + 12, groups->list[i].tiers | groups->list[i].block_size << size_shift);
-    }
-}
-
-static void put_shapes(const struct kvb_mirror_counts *counts, uint8_t *to)
-{
-    for (size_t i = 0; i < counts->shape_count; i++, to += shape_bytes) {
-        kvb_le_put_u32(to, counts->shapes[i].tier);
-        kvb_le_put_u32(to + 4, counts->shapes[i].shape.block_size);
-        kvb_le_put_u32(to + 8, counts->shapes[i].shape.lookahead);
-    }
-}
-
 void kvb_mirror_put_ends(struct kvb_mirror *mirror, uint8_t to[kvb_mirror_ends_bytes])
 {
     const bool keeps_numbers = mirror->shown && kvb_shown_count(mirror->shown)->gone > 0;
@@ -367,8 +348,21 @@ void kvb_mirror_put_ends(struct kvb_mirror *mirror, uint8_t to[kvb_mirror_ends_b
     kvb_le_put_u32(
         to + ends_group_count, mirror->groups.count | mirror->chunk_blocks << chunk_shift);
     kvb_le_put_u32(to + ends_shape_count, (uint32_t)mirror->counts.shape_count);
-    put_groups(&mirror->groups, to + ends_groups);
-    put_shapes(&mirror->counts, to + ends_shapes);
+    uint8_t *at = to + ends_groups;
+    for (uint32_t i = 0; i < mirror->groups.count; i++, at += group_bytes) {
+        const struct mirror_group *group = &mirror->groups.list[i];
+        kvb_le_put_u32(at, group->number);
+        kvb_le_put_u32(at + 4, group->kind | group->family << family_shift);
+        kvb_le_put_u32(at + 8, group->window_tokens);
+        kvb_le_put_u32(at + 12, group->tiers | group->block_size << size_shift);
+    }
+    at = to + ends_shapes;
+    for (size_t i = 0; i < mirror->counts.shape_count; i++, at += shape_bytes) {
+        const struct kvb_tier_shape *shape = &mirror->counts.shapes[i];
+        kvb_le_put_u32(at, shape->tier);
+        kvb_le_put_u32(at + 4, shape->shape.block_size);
+        kvb_le_put_u32(at + 8, shape->shape.lookahead);
+    }
     kvb_le_put_u64(to + ends_most_proven, mirror->counts.max_proven);
     kvb_mirror_forget_proofs(mirror);
 }

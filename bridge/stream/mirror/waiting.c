@@ -72,33 +72,25 @@ kvb_status kvb_mirror_wait(struct kvb_mirror *mirror, uint32_t id)
     return status;
 }
 
-/* Removes the first entry; the next one becomes the first. */
-static void
-move_on(struct kvb_mirror *mirror, const struct mirror_entry *was, const struct waiting_link *own)
-{
-    const uint32_t hash = waiting_hash(mirror, was, was->parent);
-
-    kvb_id_table_remove(&mirror->by_parent, hash, own->id);
-    if (own->next != KVB_NO_ID) {
-        link_of(mirror, own->next)->previous = own->previous;
-        const kvb_status status = kvb_id_table_put(&mirror->by_parent, hash, own->next);
-        assert(status == KVB_OK); /* into a cell that has just come free */
-        (void)status;
-    }
-}
-
 void kvb_mirror_wait_no_more(struct kvb_mirror *mirror, uint32_t id, const struct mirror_entry *was)
 {
     const struct waiting_link own = *link_of(mirror, id);
     struct waiting_link *before = link_of(mirror, own.previous);
+    const uint32_t hash = waiting_hash(mirror, was, was->parent);
 
-    if (before->next != id) { /* the first one has no previous entry */
-        move_on(mirror, was, &own);
-    } else {
+    if (before->next == id) {
         before->next = own.next;
         const uint32_t behind =
             own.next != KVB_NO_ID ? own.next : find_first(mirror, was, was->parent);
         link_of(mirror, behind)->previous = own.previous;
+    } else { /* it is the first one, whose previous one is the last: the next becomes the first */
+        kvb_id_table_remove(&mirror->by_parent, hash, id);
+        if (own.next != KVB_NO_ID) {
+            link_of(mirror, own.next)->previous = own.previous;
+            const kvb_status status = kvb_id_table_put(&mirror->by_parent, hash, own.next);
+            assert(status == KVB_OK); /* into a cell that has just come free */
+            (void)status;
+        }
     }
     kvb_side_table_drop(mirror, &mirror->waiting, id);
 }
