@@ -4,7 +4,7 @@
 #include <string.h>
 
 /* When several changes of incarnation are found within this time, the replies probably come from
- * another engine than the publisher, and each request would find one more change.  So requests wait
+ * another engine than the publisher, and each replay would find one more change.  So replays wait
  * after a change of incarnation, but not after the first. */
 static const uint64_t soon_ns = 10 * KVB_NS_PER_S;
 static const uint64_t first_cooldown_ns = KVB_NS_PER_S;
@@ -72,7 +72,7 @@ kvb_status kvb_stream_begin_incarnation(struct stream_step *step, enum kvb_strea
     const enum kvb_stream_input_kind kind = step->in->kind;
 
     if (kind == KVB_INPUT_REPLAY || kind == KVB_INPUT_REPLAY_END) {
-        /* An answer has shown it: the next requests wait, unless it is the first such answer. */
+        /* An answer has shown it: the next replays wait, unless it is the first such answer. */
         const bool is_soon =
             stream->incarnation_ns > 0 && now_ns - stream->incarnation_ns < soon_ns;
         const uint64_t doubled =

@@ -78,7 +78,7 @@ struct kvb_stream_options {
     uint64_t total_blocks;            /* device blocks of the engine; 0 = not known */
     bool has_replay;                  /* false: the stream is UNVERIFIED, never EXACT */
     bool is_store;                    /* the source is a store, whatever its events show */
-    bool is_without_salts; /* no request has a salt, an adapter or an image that events leave out */
+    bool is_without_salts; /* no prompt has a salt, an adapter or an image that events leave out */
     bool has_hidden_pools; /* as kvb_stream_note_hidden_pools() */
     enum kvb_offload_removals offload_removals;
     unsigned formats; /* in which the events are published */

@@ -80,7 +80,7 @@ struct mirror_window {
     uint32_t wanted; /* bit g: a name is listed for this kind only if group g holds it */
 };
 
-/* Why the lists may contain blocks that a request cannot use.  The first reason stays.
+/* Why the lists may contain blocks that a prompt cannot use.  The first reason stays.
  * Checkpoints contain these numbers. */
 enum odd_groups {
     odd_none,
@@ -201,7 +201,7 @@ struct proven_chain {
     uint32_t doubt; /* kvb_mirror.doubts at that time; the chain is void after another doubt */
 };
 
-/* The preceding Stored events of this batch that belong to one request. */
+/* The preceding Stored events of this batch that belong to one prompt. */
 struct stored_run {
     bool is_real;    /* they were real stores: kvb_mirror_is_real() */
     uint32_t number; /* group number of the last one; the next of the run has a higher one */

@@ -55,7 +55,7 @@ kvb_status kvb_mirror_new(const struct kvb_mirror_options *options, struct kvb_m
     }
     mirror->default_lora = kvb_span_of(mirror->lora_name);
     if (mirror->default_lora.len > 0) {
-        (void)kvb_served_names_add(/* a name that no request can have is of no use here */
+        (void)kvb_served_names_add(/* a name that no prompt can have is of no use here */
                                    &mirror->adapters, KVB_SERVED_ADAPTER, mirror->default_lora);
     }
     mirror->hash_key = kvb_hash_key_of(options->hash_key);

@@ -144,7 +144,7 @@ bool kvb_mirror_has_full(const struct kvb_mirror *mirror);
 uint32_t kvb_mirror_window_groups(const struct kvb_mirror *mirror, unsigned window);
 uint32_t kvb_mirror_full_groups(const struct kvb_mirror *mirror);
 
-/* True, until a restart: the lists may contain blocks that a request cannot use, because of the
+/* True, until a restart: the lists may contain blocks that a prompt cannot use, because of the
  * groups: one of a kind without a rule, windows or chunks of unknown sizes or under the engine's
  * names, a group that changed its kind, more than 32 groups or 8 kinds of windows, a block of
  * another size than its parent, or blocks of windows that are not whole multiples of the others. */

@@ -8,7 +8,7 @@
 /* Decides which Stored events report new copies (a real store), and which only repeat what is
  * held.
  *
- * With kv_cache_report_mode "full", vLLM repeats the blocks that a request hits: from the root on,
+ * With kv_cache_report_mode "full", vLLM repeats the blocks that a prompt hits: from the root on,
  * and only held ones.  It also stores second copies of blocks that were computed twice.  A Stored
  * is therefore real if
  *
@@ -17,9 +17,9 @@
  *     C   it leaves out blocks (window groups);
  *
  * or if the Stored event of another group directly before or after it is real, because both come
- * from one request:
+ * from one prompt:
  *
- *     Stored group 0, Stored group 1, ...    a run of one request: group numbers ascend
+ *     Stored group 0, Stored group 1, ...    a run of one prompt: group numbers ascend
  *
  * vLLM numbers groups in the order of the layers: the full-attention group is the first of some
  * models and the last of others.
@@ -92,7 +92,7 @@ static bool is_before_proof(const struct mirror_change *change, uint32_t *left)
     return false;
 }
 
-/* Rule B where no group of full attention is there: a re-announcement ends where a request's hit
+/* Rule B where no group of full attention is there: a re-announcement ends where a prompt's hit
  * ended, and the blocks in the window before that end are held. */
 static bool ends_with_new_block(const struct mirror_change *change, uint32_t i, uint32_t *left)
 {
