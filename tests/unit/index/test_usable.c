@@ -2,7 +2,6 @@
 
 #include "index/usable.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,26 +31,6 @@ static size_t usable_of_world(const struct world *world, size_t most)
     return kvb_usable_blocks(&world->beat, &prompt, most);
 }
 
-/* '1' for a block that is held. */
-static void hold(struct world *world, unsigned window, const char *held)
-{
-    world->count = strlen(held);
-    world->full = world->count;
-    for (size_t i = 0; i < world->count; i++) {
-        world->held[window][i] = held[i] == '1';
-    }
-}
-
-/* One window that needs this many blocks, beside full attention that holds all. */
-static size_t usable(const char *held, size_t need)
-{
-    struct world world = { .beat = { .block_size = block_size,
-                                     .window_tokens = (uint32_t)need * block_size + 1 } };
-
-    hold(&world, 0, held);
-    return usable_of_world(&world, SIZE_MAX);
-}
-
 static void the_window_reaches_back_from_the_next_token(void **state)
 {
     (void)state;
@@ -64,118 +43,6 @@ static void the_window_reaches_back_from_the_next_token(void **state)
     assert_int_equal(kvb_window_need(1, 16), 0); /* only the token itself */
     assert_int_equal(kvb_window_need(0, 16), 0);
     assert_int_equal(kvb_window_need(UINT32_MAX, 1), UINT32_MAX - 1);
-}
-
-static void a_prefix_ends_with_the_last_run_that_is_long_enough(void **state)
-{
-    (void)state;
-    assert_int_equal(usable("11001101", 2), 6);
-    assert_int_equal(usable("00000111", 2), 8);
-    assert_int_equal(usable("00110000", 2), 4);
-    assert_int_equal(usable("00000001", 1), 8);
-    assert_int_equal(usable("11111111", 3), 8);
-}
-
-static void without_such_a_run_it_ends_with_the_run_at_the_beginning(void **state)
-{
-    (void)state;
-    assert_int_equal(usable("10001001", 2), 1);
-    assert_int_equal(usable("11011011", 3), 2);
-    assert_int_equal(usable("01000000", 2), 0);
-    assert_int_equal(usable("111", 4), 3); /* the prompt is shorter than the window */
-    assert_int_equal(usable("", 4), 0);
-    assert_int_equal(usable("0000", 1), 0);
-}
-
-static void a_window_of_one_token_needs_nothing(void **state)
-{
-    (void)state;
-    assert_int_equal(usable("000", 0), 3);
-}
-
-/* ---- Several groups ---- */
-
-static struct world world_of(const struct kvb_window_rule *rules, size_t count)
-{
-    struct world world = { .beat = { .block_size = block_size, .window_count = count } };
-
-    for (size_t i = 0; i < count; i++) {
-        world.beat.windows[i] = rules[i];
-    }
-    world.beat.window_tokens = count > 0 ? rules[0].tokens : 0;
-    return world;
-}
-
-static void what_one_window_leaves_another_may_shorten(void **state)
-{
-    (void)state;
-    struct world world = world_of(
-        (const struct kvb_window_rule[]){ { .tokens = 17, .size = 1 },
-                                          { .tokens = 33, .size = 1 } },
-        2);
-
-    hold(&world, 0, "10010001");
-    hold(&world, 1, "11011011");
-    assert_int_equal(usable_of_world(&world, SIZE_MAX), 8);
-    assert_int_equal(usable_of_world(&world, 7), 1); /* 7, 5, 4, 2, 1 */
-    world.full = 7;
-    assert_int_equal(usable_of_world(&world, SIZE_MAX), 1);
-}
-
-static void windows_alone_need_no_prefix(void **state)
-{
-    (void)state;
-    struct world world =
-        world_of((const struct kvb_window_rule[]){ { .tokens = 33, .size = 1 } }, 1);
-
-    world.beat.is_without_full = true;
-    hold(&world, 0, "000110");
-    world.full = 0;
-    assert_int_equal(usable_of_world(&world, SIZE_MAX), 5);
-    assert_int_equal(usable_of_world(&world, 4), 0);
-}
-
-static void a_chunk_is_held_from_its_beginning_on(void **state)
-{
-    (void)state;
-    struct world world = world_of(
-        (const struct kvb_window_rule[]){ { .tokens = 64, .size = 1, .is_chunked = true } }, 1);
-
-    hold(&world, 0, "000011001");
-    assert_int_equal(usable_of_world(&world, SIZE_MAX), 9);
-    assert_int_equal(usable_of_world(&world, 8), 8); /* the next token begins a chunk */
-    assert_int_equal(usable_of_world(&world, 7), 6);
-    assert_int_equal(usable_of_world(&world, 5), 5);
-    assert_int_equal(usable_of_world(&world, 4), 4);
-    assert_int_equal(usable_of_world(&world, 3), 0);
-}
-
-/* A block of 32 tokens has the name of its second half. */
-static void blocks_of_several_sizes_are_used_in_whole_multiples(void **state)
-{
-    (void)state;
-    struct world world =
-        world_of((const struct kvb_window_rule[]){ { .tokens = 64, .size = 2 } }, 1);
-
-    hold(&world, 0, "01010001");
-    assert_int_equal(usable_of_world(&world, SIZE_MAX), 4);
-    world.full = 3;
-    assert_int_equal(usable_of_world(&world, SIZE_MAX), 2);
-}
-
-static void a_window_that_drops_looks_one_block_further(void **state)
-{
-    (void)state;
-    struct world world =
-        world_of((const struct kvb_window_rule[]){ { .tokens = 33, .size = 1, .drop = 1 } }, 1);
-
-    hold(&world, 0, "011101");
-    assert_int_equal(usable_of_world(&world, SIZE_MAX), 3);
-    assert_int_equal(usable_of_world(&world, 3), 3);
-    assert_int_equal(usable_of_world(&world, 2), 0);
-    world.beat.is_without_full = true; /* alone: no further than the request goes */
-    assert_int_equal(usable_of_world(&world, 3), 0);
-    assert_int_equal(usable_of_world(&world, 4), 3);
 }
 
 /* ---- All lengths, one by one ----
@@ -316,14 +183,6 @@ SUITE(usable)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_window_reaches_back_from_the_next_token),
-        cmocka_unit_test(a_prefix_ends_with_the_last_run_that_is_long_enough),
-        cmocka_unit_test(without_such_a_run_it_ends_with_the_run_at_the_beginning),
-        cmocka_unit_test(a_window_of_one_token_needs_nothing),
-        cmocka_unit_test(what_one_window_leaves_another_may_shorten),
-        cmocka_unit_test(windows_alone_need_no_prefix),
-        cmocka_unit_test(a_chunk_is_held_from_its_beginning_on),
-        cmocka_unit_test(blocks_of_several_sizes_are_used_in_whole_multiples),
-        cmocka_unit_test(a_window_that_drops_looks_one_block_further),
         cmocka_unit_test(agrees_with_trying_all_lengths),
         cmocka_unit_test(a_request_computes_its_last_token),
         cmocka_unit_test(a_request_of_pairs_computes_its_last_pair),

@@ -139,12 +139,6 @@ static void publish(struct world *world, const char *subject, const struct kvb_b
     assert_ok(kvb_bus_publish(world->bus, subject, kvb_buf_span(buf)));
 }
 
-static void publish_text(struct world *world, const char *subject, const char *text)
-{
-    assert_ok(kvb_bus_publish(
-        world->bus, subject, (kvb_span){ .data = (const uint8_t *)text, .len = strlen(text) }));
-}
-
 /* Blocks of tokens 100, 101, ...; the first three of them are cached. */
 static void fill_batch(struct world *world, struct kvb_router_batch *batch, uint64_t worker_id)
 {
@@ -460,81 +454,6 @@ static void an_idle_index_is_queried_without_waking_its_thread(void **state)
     }
 }
 
-/* json says them on a subject of their own; a clear on the other is of both lists. */
-static void window_events_of_json_change_the_window_list(void **state)
-{
-    (void)state;
-    struct world world;
-    open_world(&world);
-
-    publish_text(
-        &world, P "kv_window_events",
-        "{\"worker_id\":9,\"storage_tier\":\"window\",\"event\":{\"event_id\":4,\"data\":{"
-        "\"stored\":{"
-        "\"parent_hash\":null,\"blocks\":[{\"block_hash\":5,\"tokens_hash\":6}]}},\"dp_rank\":0}}");
-    wait_for(&world, "/dump?format=rows", "9 0 window 5\n");
-    publish_text(
-        &world, P "kv_events",
-        "{\"worker_id\":9,\"event\":{\"event_id\":5,\"data\":\"cleared\",\"dp_rank\":0}}");
-    publish_text(
-        &world, P "kv_window_events",
-        "{\"worker_id\":9,\"storage_tier\":\"window\",\"event\":{\"event_id\":6,\"data\":{"
-        "\"stored\":{"
-        "\"parent_hash\":null,\"blocks\":[{\"block_hash\":7,\"tokens_hash\":6}]}},\"dp_rank\":0}}");
-    wait_for(&world, "/dump?format=rows", "9 0 window 7\n");
-    wait_for(&world, "/streams", "\"disk\":0,\"window\":1}");
-    close_world(&world);
-}
-
-static void every_request_subject_is_answered(void **state)
-{
-    (void)state;
-    struct world world;
-    open_world(&world);
-
-    hold(&world, 7);
-    wait_for(&world, "/streams", "EXACT");
-    assert_non_null(strstr(ask(&world, R "kv_get.state", ""), "\"EXACT\":1"));
-    assert_non_null(strstr(ask(&world, R "kv_get.streams", ""), "\"worker_id\":7"));
-    assert_non_null(strstr(ask(&world, R "kv_get.streams", "{\"from\":1}"), "\"streams\":[]"));
-    assert_non_null(strstr(ask(&world, R "kv_get.load", ""), "\"load_avg\":0"));
-    assert_non_null(strstr(ask(&world, R "kv_get.dump", ""), "7 0 device "));
-    assert_non_null(strstr(ask(&world, R "kv_get.dump", "{\"row\":-1}"), "\"error\""));
-    assert_non_null(strstr(ask(&world, R "kv_get.nonsense", ""), "\"error\":\"unknown query"));
-    assert_non_null(strstr(ask(&world, R "kv_match", "nonsense"), "\"error\""));
-    assert_non_null(strstr(
-        ask(&world, R "kv_match", "{\"token_ids\":[1],\"model\":\"zz\"}"),
-        "{\"error\":\"no indexer for model=zz routing_group=default; known are: m\"}"));
-    close_world(&world);
-}
-
-static bool has_load(void *context)
-{
-    struct world *world = context;
-
-    pthread_mutex_lock(&world->inbox.lock);
-    const bool has = strstr(world->inbox.load_text, "\"load_avg\":0.25,") != NULL;
-    pthread_mutex_unlock(&world->inbox.lock);
-    return has;
-}
-
-static void a_change_of_load_is_published_at_once(void **state)
-{
-    (void)state;
-    struct world world;
-    open_world(&world);
-
-    wait_for(&world, "/metrics", "\nkvb_aggregator_leads 1\n");
-    const uint64_t before_ns = kvb_clock_monotonic_ns();
-    say_load(&world, 7, 20);
-    say_load(&world, 8, 30);
-    assert_true(wait_until(has_load, &world, patience_ms));
-    /* Published because of the change, not periodically. The limit is generous, for a busy machine.
-     */
-    assert_true(kvb_clock_monotonic_ns() - before_ns < 900 * KVB_NS_PER_MS);
-    close_world(&world);
-}
-
 static void stops_in_time_while_it_is_being_flooded(void **state)
 {
     (void)state;
@@ -557,9 +476,6 @@ SUITE(aggregator)
         cmocka_unit_test(a_long_message_is_applied_whole_and_in_order),
         cmocka_unit_test(no_query_sees_a_part_of_an_event),
         cmocka_unit_test(an_idle_index_is_queried_without_waking_its_thread),
-        cmocka_unit_test(window_events_of_json_change_the_window_list),
-        cmocka_unit_test(every_request_subject_is_answered),
-        cmocka_unit_test(a_change_of_load_is_published_at_once),
         cmocka_unit_test(stops_in_time_while_it_is_being_flooded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -40,24 +40,6 @@ static size_t count_words(const char *text, const char *word)
     return count;
 }
 
-static void rows_name_the_blocks_of_the_window_list(void **state)
-{
-    (void)state;
-    struct kvb_dump_place place = { 0 };
-    struct kvb_buf buf = new_buf();
-    struct scene scene;
-    scene_empty(&scene);
-
-    hold_lists(&scene, &hybrid);
-    assert_ok(kvb_answer_dump_rows(&scene.ctx, 1 << 20, &place, &buf));
-    const char *rows = text_of(&buf);
-    assert_int_equal(count_words(rows, "5 0 device "), 3);
-    assert_int_equal(count_words(rows, "5 0 window "), 2);
-    assert_int_equal(count_words(rows, "\n"), 5);
-    kvb_buf_done(&buf);
-    scene_done(&scene);
-}
-
 static void pages_continue_within_the_window_list(void **state)
 {
     (void)state;
@@ -131,7 +113,6 @@ static void streams_show_the_window_list_and_whether_they_are_a_store(void **sta
 SUITE(list_pages)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_name_the_blocks_of_the_window_list),
         cmocka_unit_test(pages_continue_within_the_window_list),
         cmocka_unit_test(router_events_of_a_dump_leave_the_window_list_out),
         cmocka_unit_test(streams_show_the_window_list_and_whether_they_are_a_store),

@@ -110,20 +110,6 @@ static void a_worker_whose_list_lacks_the_name_is_no_candidate(void **state)
     scene_done(&scene);
 }
 
-static void a_base_model_comes_before_another_name(void **state)
-{
-    (void)state;
-    static const struct scene_holding other = { 3, 0,    "chat", scene_block_size, KVB_TIER_DEVICE,
-                                                1, false };
-    struct scene scene;
-    begin(&scene);
-
-    scene_serve(&scene, &one, true, NAMES("chat"));
-    scene_hold(&scene, &other);
-    assert_found(&scene, "chat", "3:16");
-    scene_done(&scene);
-}
-
 static void a_name_of_several_models_is_refused(void **state)
 {
     (void)state;
@@ -204,7 +190,6 @@ SUITE(model_names)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_adapter_means_its_own_blocks),
         cmocka_unit_test(a_worker_whose_list_lacks_the_name_is_no_candidate),
-        cmocka_unit_test(a_base_model_comes_before_another_name),
         cmocka_unit_test(a_name_of_several_models_is_refused),
         cmocka_unit_test(hashes_made_ahead_are_made_again_for_an_adapter),
         cmocka_unit_test(a_gateways_unknown_model_goes_to_an_engine_of_its_pool),

@@ -200,24 +200,6 @@ static void a_full_ring_is_busy_and_keeps_no_bytes(void **state)
     drop_half(&half); /* checks that all bytes were released */
 }
 
-static void a_prompt_that_cannot_be_read_needs_no_index(void **state)
-{
-    (void)state;
-    struct half half;
-    struct kvb_buf body;
-    make_half(&half);
-    open_bus(&half);
-    kvb_buf_init(&body, 4096);
-    assert_ok(kvb_buf_append_text(&body, "{\"token_ids\":7}"));
-
-    on_message(&half, &body);
-    assert_int_equal(kvb_ring_count(half.aggregator.queries->ring), 0);
-    assert_int_equal(metric(&half, kvb_aggregator_queries_failed), 1);
-    assert_int_equal(half.aggregator.service->counts[0].errors, 1);
-    kvb_buf_done(&body);
-    drop_half(&half);
-}
-
 /* ---- Long prompts over NATS ---- */
 
 /* 64 KiB and more. */
@@ -236,24 +218,6 @@ static void make_half_with_long_queries(struct half *half)
     make_half(half);
     open_bus(half);
     half->aggregator.queries->bytes.limit_bytes = 1 << 20;
-}
-
-static void a_long_prompt_that_finds_no_place_is_read_at_once(void **state)
-{
-    enum { long_places = 64 };
-    (void)state;
-    struct half half;
-    struct kvb_buf body;
-    make_half_with_long_queries(&half);
-    make_long_query(&body);
-
-    for (int i = 0; i < long_places + 1; i++) {
-        on_message(&half, &body);
-    }
-    assert_int_equal(kvb_ring_count(half.aggregator.queries->prompts), long_places);
-    assert_int_equal(kvb_ring_count(half.aggregator.queries->ring), 1);
-    kvb_buf_done(&body);
-    drop_half(&half); /* checks that all bytes were released */
 }
 
 static void a_long_prompt_for_which_there_is_no_memory_is_refused(void **state)
@@ -322,25 +286,6 @@ static bool has_words(const struct kvb_http_answer *answer, const char *words)
     const kvb_span body = kvb_buf_span(&answer->body);
 
     return memmem(body.data, body.len, words, strlen(words)) != NULL;
-}
-
-static void an_answered_query_is_its_connections_to_send(void **state)
-{
-    (void)state;
-    struct half half;
-    struct kvb_http_answer answer;
-    make_half(&half);
-
-    query_http(&half, &answer);
-    assert_non_null(answer.finish);
-    assert_true(kvb_queries_take(&half.aggregator));
-    answer.finish(answer.parts, &answer);
-    assert_int_equal(answer.status, 404);
-    assert_null(answer.drop); /* the query has ended */
-    assert_int_equal(metric(&half, kvb_aggregator_queries_failed), 1);
-    assert_int_equal(metric(&half, kvb_aggregator_queries_late), 0);
-    kvb_buf_done(&answer.body);
-    drop_half(&half); /* checks that all bytes were released */
 }
 
 static void a_connection_that_is_closed_leaves_its_query_to_the_index_thread(void **state)
@@ -695,11 +640,8 @@ SUITE(rings)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(waiting_queries_are_bounded_in_bytes_too),
         cmocka_unit_test(a_full_ring_is_busy_and_keeps_no_bytes),
-        cmocka_unit_test(a_prompt_that_cannot_be_read_needs_no_index),
-        cmocka_unit_test(a_long_prompt_that_finds_no_place_is_read_at_once),
         cmocka_unit_test(a_long_prompt_for_which_there_is_no_memory_is_refused),
         cmocka_unit_test(long_prompts_are_read_at_the_end_too),
-        cmocka_unit_test(an_answered_query_is_its_connections_to_send),
         cmocka_unit_test(a_connection_that_is_closed_leaves_its_query_to_the_index_thread),
         cmocka_unit_test(a_query_that_waits_too_long_is_refused_and_ends_later),
         cmocka_unit_test(what_is_left_when_the_aggregator_stops_is_refused),

@@ -342,55 +342,6 @@ static void a_temperature_reaches_all_that_compete_and_no_other(void **state)
 
 /* ---- Single cases of the formulas ---- */
 
-static struct kvb_route_candidate idle(uint32_t place, uint64_t overlap_blocks)
-{
-    return (struct kvb_route_candidate){ .state = KVB_STREAM_EXACT,
-                                         .place = place,
-                                         .block_size = 16,
-                                         .request_blocks = 10,
-                                         .overlap_blocks = overlap_blocks,
-                                         .has_load = true };
-}
-
-static size_t
-choose(enum kvb_route_policy policy, struct kvb_route_candidate *candidates, size_t count)
-{
-    const struct kvb_route_options options = { .policy = policy, .overlap_weight = 1 };
-    size_t chosen = 99;
-
-    assert_ok(kvb_route_choose(&options, 0, candidates, count, &chosen));
-    return chosen;
-}
-
-static void round_robin_skips_nobody_whatever_the_order_of_the_candidates(void **state)
-{
-    (void)state;
-    struct kvb_route_candidate three[3] = { idle(8, 9), idle(2, 3), idle(5, 0) };
-    const uint32_t expected[] = { 2, 5, 8, 2, 5, 8 };
-
-    for (size_t i = 0; i < 6; i++) {
-        const size_t chosen = choose(KVB_ROUTE_ROUND_ROBIN, three, 3);
-        assert_int_equal(three[chosen].place, expected[i]);
-        assert_true(three[chosen].is_turn);
-        three[chosen].last_turn = i + 1;
-        /* another prompt, so another order of candidates */
-        const struct kvb_route_candidate first = three[0];
-        memmove(three, three + 1, 2 * sizeof *three);
-        three[2] = first;
-    }
-}
-
-static void each_policy_is_found_by_its_name(void **state)
-{
-    (void)state;
-    for (int i = 0; i < KVB_ROUTE_POLICY_COUNT; i++) {
-        enum kvb_route_policy policy = KVB_ROUTE_POLICY_COUNT;
-        assert_ok(kvb_route_policy_find(kvb_route_policy_name((enum kvb_route_policy)i), &policy));
-        assert_int_equal(policy, i);
-    }
-    assert_string_equal(kvb_route_policy_name(KVB_ROUTE_POLICY_COUNT), "unknown");
-}
-
 static void a_policy_that_is_gone_names_one_that_is_there(void **state)
 {
     (void)state;
@@ -413,8 +364,6 @@ SUITE(policies)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_policy_chooses_by_its_formula),
         cmocka_unit_test(a_temperature_reaches_all_that_compete_and_no_other),
-        cmocka_unit_test(round_robin_skips_nobody_whatever_the_order_of_the_candidates),
-        cmocka_unit_test(each_policy_is_found_by_its_name),
         cmocka_unit_test(a_policy_that_is_gone_names_one_that_is_there),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -82,47 +82,6 @@ static struct kvb_prediction_counters counters_of(const struct kvb_predictions *
     return counters;
 }
 
-static void repeated_decisions_do_not_keep_a_prediction_alive(void **state)
-{
-    (void)state;
-    struct kvb_predictions *predictions = new_predictions(ttl_ns);
-
-    for (unsigned i = 0; i < 6; i++) {
-        predict(predictions, 1, 0, 0, S + (i * S / 2));
-    }
-    assert_int_equal(beyond(predictions, 1, 0, 0, S + ttl_ns), 0);
-    predict(predictions, 1, 0, 0, S + ttl_ns); /* its TTL begins again */
-    assert_int_equal(beyond(predictions, 1, 0, 0, S + ttl_ns), prompt_blocks);
-    kvb_predictions_free(predictions);
-}
-
-static void a_new_epoch_ends_the_predictions_of_the_one_before(void **state)
-{
-    (void)state;
-    struct kvb_predictions *predictions = new_predictions(ttl_ns);
-    const struct kvb_stream_id one = worker(1);
-    const kvb_epoch first = { { 1 } };
-    const kvb_epoch second = { { 2 } };
-
-    predict(predictions, 1, 0, 0, S);
-    kvb_predictions_note_epoch(predictions, &one, &first);
-    kvb_predictions_note_epoch(predictions, &one, &first);
-    assert_int_equal(beyond(predictions, 1, 0, 0, S), prompt_blocks);
-    kvb_predictions_note_epoch(predictions, &one, &second);
-    assert_int_equal(beyond(predictions, 1, 0, 0, S), 0);
-    kvb_predictions_free(predictions);
-}
-
-static void zero_ttl_predicts_nothing(void **state)
-{
-    (void)state;
-    struct kvb_predictions *predictions = new_predictions(0);
-
-    predict(predictions, 1, 0, 0, S);
-    assert_false(kvb_predictions_any(predictions));
-    kvb_predictions_free(predictions);
-}
-
 static void without_room_the_oldest_are_evicted(void **state)
 {
     (void)state;
@@ -352,9 +311,6 @@ static void agrees_with_a_reference_table_under_faults(void **state)
 SUITE(predictions)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(repeated_decisions_do_not_keep_a_prediction_alive),
-        cmocka_unit_test(a_new_epoch_ends_the_predictions_of_the_one_before),
-        cmocka_unit_test(zero_ttl_predicts_nothing),
         cmocka_unit_test(without_room_the_oldest_are_evicted),
         cmocka_unit_test(without_memory_only_the_first_blocks_are_predicted),
         cmocka_unit_test(agrees_with_a_reference_table_under_faults),

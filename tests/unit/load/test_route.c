@@ -66,19 +66,6 @@ static size_t choose_number(
     return chosen;
 }
 
-static void equal_candidates_take_turns(void **state)
-{
-    (void)state;
-    struct kvb_route_candidate three[3] = { candidate(10, 0, 5), candidate(10, 0, 6),
-                                            candidate(10, 0, 5) };
-
-    three[0].place = 7;
-    three[2].place = 3; /* the lower place has the first turn */
-    assert_int_equal(choose_number(1, &plain, three, 3), 2);
-    assert_int_equal(choose_number(2, &plain, three, 3), 0);
-    assert_int_equal(choose_number(3, &plain, three, 3), 2);
-}
-
 /* Every second request goes to worker 0 for its prefix. That is not a turn. */
 static void hits_between_new_prompts_do_not_shift_the_turns(void **state)
 {
@@ -95,45 +82,6 @@ static void hits_between_new_prompts_do_not_shift_the_turns(void **state)
     }
     assert_int_equal(new_prompts[0], 4);
     assert_int_equal(new_prompts[1], 4);
-}
-
-/* The first request is still in flight when the second one is routed, so the loads decide. */
-static void a_choice_decided_by_load_is_a_turn(void **state)
-{
-    (void)state;
-    struct kvb_route_candidate two[2] = { candidate(10, 0, 5), candidate(10, 0, 5) };
-
-    two[1].place = 1;
-    assert_int_equal(choose_number(1, &plain, two, 2), 0);
-    two[0].routed_blocks = 10;
-    assert_int_equal(choose_number(2, &plain, two, 2), 1);
-    two[1].routed_blocks = 10;
-    assert_int_equal(choose_number(3, &plain, two, 2), 0);
-}
-
-/* Two models with two workers each; their requests alternate. With turns and with round_robin. */
-static void requests_for_another_model_do_not_shift_the_turns(void **state)
-{
-    (void)state;
-    const enum kvb_route_policy policies[] = { KVB_ROUTE_KV, KVB_ROUTE_ROUND_ROBIN };
-
-    for (size_t policy = 0; policy < 2; policy++) {
-        const struct kvb_route_options options = { .policy = policies[policy] };
-        struct kvb_route_candidate workers[4] = { candidate(10, 0, 5), candidate(10, 0, 5),
-                                                  candidate(10, 0, 5), candidate(10, 0, 5) };
-        size_t requests[4] = { 0 };
-
-        for (uint32_t i = 0; i < 4; i++) {
-            workers[i].place = i;
-        }
-        for (uint64_t number = 1; number <= 16; number++) {
-            const size_t first = number % 2 == 0 ? 2 : 0; /* workers of this model */
-            requests[first + choose_number(number, &options, workers + first, 2)]++;
-        }
-        for (size_t i = 0; i < 4; i++) {
-            assert_int_equal(requests[i], 4);
-        }
-    }
 }
 
 /* Costs 0, 5, 10: normalised 0, 0.5, 1; at temperature 0.5 the weights are
@@ -159,10 +107,7 @@ SUITE(route)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(load_and_overlap_are_compared_in_tokens),
-        cmocka_unit_test(equal_candidates_take_turns),
         cmocka_unit_test(hits_between_new_prompts_do_not_shift_the_turns),
-        cmocka_unit_test(a_choice_decided_by_load_is_a_turn),
-        cmocka_unit_test(requests_for_another_model_do_not_shift_the_turns),
         cmocka_unit_test(temperature_draws_by_softmax_over_the_normalised_cost),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -46,20 +46,6 @@ static void assert_near(double value, double expected)
     assert_true(value > expected - 1e-9 && value < expected + 1e-9);
 }
 
-static void load_is_active_by_total_and_zero_without_a_total(void **state)
-{
-    (void)state;
-    struct kvb_load_tracker *tracker = tracker_of(KVB_LOAD_USAGE);
-
-    assert_ok(report(tracker, 1, 25, 100, S));
-    assert_ok(report(tracker, 2, 7, 0, S));
-    const struct kvb_stream_id one = worker(1);
-    const struct kvb_stream_id two = worker(2);
-    assert_near(kvb_load_value(tracker, kvb_load_tracker_find(tracker, &one)), 0.25);
-    assert_near(kvb_load_value(tracker, kvb_load_tracker_find(tracker, &two)), 0);
-    kvb_load_tracker_free(tracker);
-}
-
 static void the_deviation_is_that_of_a_sample(void **state)
 {
     (void)state;
@@ -91,20 +77,6 @@ static void active_blocks_statistic_deviates_as_a_population(void **state)
     kvb_load_tracker_stats(tracker, &stats);
     assert_near(stats.avg, 30);
     assert_near(stats.std, 10);
-    kvb_load_tracker_free(tracker);
-}
-
-static void only_the_newest_load_counts(void **state)
-{
-    (void)state;
-    struct kvb_load_tracker *tracker = tracker_of(KVB_LOAD_USAGE);
-    struct kvb_load_stats stats;
-
-    assert_ok(report(tracker, 1, 90, 100, S));
-    assert_ok(report(tracker, 1, 10, 100, 2 * S));
-    kvb_load_tracker_stats(tracker, &stats);
-    assert_near(stats.avg, 0.1);
-    assert_int_equal(stats.endpoint_count, 1);
     kvb_load_tracker_free(tracker);
 }
 
@@ -180,10 +152,8 @@ static void survives_every_failing_allocation(void **state)
 SUITE(tracker)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(load_is_active_by_total_and_zero_without_a_total),
         cmocka_unit_test(the_deviation_is_that_of_a_sample),
         cmocka_unit_test(active_blocks_statistic_deviates_as_a_population),
-        cmocka_unit_test(only_the_newest_load_counts),
         cmocka_unit_test(silent_endpoints_are_listed_but_leave_the_statistics),
         cmocka_unit_test(endpoints_that_are_silent_for_long_are_forgotten),
         cmocka_unit_test(refuses_an_endpoint_above_the_ceiling),
