@@ -5,7 +5,7 @@
 #include "batch_maker.h"
 #include "core/own.h"
 
-enum { max_tokens = 32 };
+enum { max_tokens = 128 };
 
 enum kvb_tier tier_of_word(size_t at)
 {

@@ -19,6 +19,7 @@ enum { tick_ms = 50, sliced_work = 10, large_batch = 20, max_path = 4 };
 
 static struct {
     struct stream_world world;
+    struct kvb_stream_options options;
     struct kvb_page_watch watch;
     struct kvb_load_sample page;
     unsigned signs;   /* of the newest reading of the page */
@@ -70,6 +71,7 @@ static bool wants_replay(void)
 static void begin_of(const struct kvb_stream_options *options)
 {
     play.world = (struct stream_world){ .now_ns = KVB_NS_PER_S };
+    play.options = *options;
     assert_ok(kvb_stream_new(options, &play.world.stream));
 }
 
@@ -222,6 +224,15 @@ static void do_other_batch(void)
     script_each(1, give_other);
 }
 
+static void do_next(void)
+{
+    uint64_t newest = 0;
+
+    assert_true(kvb_stream_last_seq(stream(), &newest));
+    add_events_of_words(&play.world.batch, 1);
+    give_batch(&play.world, KVB_INPUT_LIVE, newest + 1, first_incarnation, false);
+}
+
 static void do_batch(void)
 {
     add_events_of_words(&play.world.batch, 2);
@@ -333,21 +344,41 @@ static void do_suspect(void)
 
 static void do_restart(void)
 {
-    struct kvb_stream_options options = stream_world_options(true);
     KVB_OWN(kvb_buf_done) struct kvb_buf bytes = { 0 };
     enum kvb_checkpoint_rejection cause = KVB_CHECKPOINT_FLAW_COUNT;
     bool needs_epoch = false;
 
-    options.seed[0] = 'n'; /* random, and never that of the last process */
+    play.watch = (struct kvb_page_watch){ .restarts = 0 };
+    play.options.seed[0] = 'n'; /* random, and never that of the last process */
     play.epoch = kvb_stream_epoch(stream());
     save_whole(stream(), &bytes);
     kvb_stream_free(stream());
-    assert_ok(kvb_stream_new(&options, &play.world.stream));
+    assert_ok(kvb_stream_new(&play.options, &play.world.stream));
     assert_ok(restore_from(stream(), bytes.data, bytes.len, &needs_epoch, &cause));
     assert_int_equal(needs_epoch, script_says(1, "anew"));
 }
 
 /* ---- The metrics page ---- */
+
+static void set_figure(size_t at)
+{
+    static const struct {
+        const char *name;
+        enum kvb_load_figure figure;
+    } rows[] = { { "total", KVB_FIGURE_TOTAL_BLOCKS },
+                 { "waiting", KVB_FIGURE_WAITING },
+                 { "running", KVB_FIGURE_ACTIVE_SLOTS },
+                 { "used", KVB_FIGURE_ACTIVE_BLOCKS } };
+    size_t found = 0;
+
+    while (found < KVB_COUNT_OF(rows) && !script_says(at, rows[found].name)) {
+        found++;
+    }
+    if (found == KVB_COUNT_OF(rows)) {
+        fail_msg("unknown: \"%s\"", script_word(at));
+    }
+    kvb_load_sample_set(&play.page, rows[found].figure, (double)script_number(at + 1));
+}
 
 /* Word `at` names a sign, and the next one its value. */
 static void set_sign(size_t at)
@@ -372,23 +403,45 @@ static void set_sign(size_t at)
         signs->is_counter_reset = script_says(at + 1, "yes");
     } else if (script_says(at, "hidden")) {
         signs->has_hidden_pools = script_says(at + 1, "yes");
+    } else if (script_says(at, "caching")) {
+        signs->is_prefix_caching_off = script_says(at + 1, "no");
+    } else if (script_says(at, "counts-running")) {
+        signs->counts_running = script_says(at + 1, "yes");
+    } else if (script_says(at, "sure")) {
+        signs->is_total_sure = script_says(at + 1, "yes");
+    } else if (script_says(at, "locked")) {
+        signs->has_occupancy = true;
+        signs->used_tokens = script_number(at + 1);
+    } else if (script_says(at, "evictable")) {
+        signs->has_occupancy = true;
+        signs->evictable_tokens = script_number(at + 1);
     } else {
-        fail_msg("unknown: \"%s\"", script_word(at));
+        set_figure(at);
+    }
+}
+
+static void do_shows(void)
+{
+    for (size_t at = 1; at < script_words(); at += 2) {
+        set_sign(at);
     }
 }
 
 /* The page is requested now and arrives 10 ms later. */
-static void do_page(void)
+static unsigned read_page(void)
 {
     const uint64_t asked_ns = play.world.now_ns;
     const struct kvb_page_reading reading = { .sample = &play.page,
                                               .asked_ns = asked_ns,
                                               .at_ns = asked_ns + 10 * KVB_NS_PER_MS };
 
-    for (size_t at = 1; at < script_words(); at += 2) {
-        set_sign(at);
-    }
-    play.signs = kvb_page_watch_read(&play.watch, stream(), &reading);
+    return kvb_page_watch_read(&play.watch, stream(), &reading);
+}
+
+static void do_page(void)
+{
+    do_shows();
+    play.signs = read_page();
     forget();
     give(&play.world, KVB_INPUT_TICK);
     note();
@@ -411,16 +464,31 @@ static void do_second(void)
     do_answer();
 }
 
-static void do_signs(void)
+static void must_have_shown(size_t at)
 {
     static const char *const names[] = { "restart",   "asleep", "awake",
                                          "occupancy", "reset",  "hidden" };
     unsigned expected = 0;
 
-    for (size_t at = 1; at < script_words() && !script_says(1, "none"); at++) {
+    for (; at < script_words() && !script_says(at, "none"); at++) {
         expected |= 1U << script_index(at, names, KVB_COUNT_OF(names));
     }
     assert_int_equal(play.signs, expected);
+}
+
+static void do_signs(void)
+{
+    must_have_shown(1);
+}
+
+static void do_watch(void)
+{
+    play.signs = 0;
+    for (uint64_t seconds = script_number(1); seconds > 0; seconds--) {
+        play.signs |= read_page();
+        do_second();
+    }
+    must_have_shown(2);
 }
 
 /* ---- What holds ---- */
@@ -643,7 +711,7 @@ static const struct script_verb verbs[] = {
     { "orphan", do_other_batch },  { "orphan-gone", do_other_batch },
     { "large", do_other_batch },   { "large-reply", do_other_batch },
     { "bytes", do_bytes },         { "bytes-reply", do_bytes },
-    { "batch", do_batch },         { "batch-reply", do_batch },
+    { "batch", do_batch },         { "batch-reply", do_batch }, { "next", do_next },
     { "ms", do_ms },               { "leap", do_leap },       { "wait", do_wait },
     { "finish", do_finish },
     { "ask", do_ask },             { "no-ask", do_no_ask },   { "need", do_need },
@@ -651,7 +719,7 @@ static const struct script_verb verbs[] = {
     { "topics", do_topics },       { "suspect", do_suspect },
     { "restart", do_restart },
     { "page", do_page },           { "second", do_second },   { "answer", do_answer },
-    { "signs", do_signs },
+    { "signs", do_signs },         { "shows", do_shows },     { "watch", do_watch },
     { "lists", do_lists },         { "has", do_has },         { "lacks", do_lacks },
     { "holds", do_holds },         { "misses", do_misses },
     { "beat", do_beat },           { "tier", do_tier },
@@ -663,6 +731,7 @@ static const struct script_verb verbs[] = {
 void play_stream_script(void **state)
 {
     memset(&play, 0, sizeof play);
+    play.options = stream_world_options(true);
     play.page.signs.sleep = KVB_SLEEP_AWAKE;
     script_play(*state, verbs, KVB_COUNT_OF(verbs), do_check);
 }

@@ -28,6 +28,7 @@
  *                  orphan N, orphan-gone N     it stores a block without its parent, or removes it
  *                  large N, large-reply N      it stores 20 prompts
  *                  batch N EVENTS, batch-reply N EVENTS  it has these events (event_words.h)
+ *                  next EVENTS  the same in the live batch behind the newest one
  *                  bytes N HEX, bytes-reply N HEX  it has these bytes; the first live one is
  *                               looked for in the replay
  *     time         ms N         in ticks of 50 ms
@@ -44,12 +45,15 @@
  *                  suspect      the engine may have restarted
  *     processes    restart      the stream is saved, and a new process restores it
  *                  restart anew ... and needs a new epoch
- *     the page     page [sleep S] [started T] [smaller yes|no] [resets N] [hidden yes|no]
- *                       [speculation S]   the page of metrics is read; the rest is as before
+ *     the page     shows NAME VALUE...   of the page of metrics, from now on: sleep, started,
+ *                       smaller, resets, hidden, speculation; total, sure, waiting, running, used,
+ *                       counts-running, caching; of SGLang locked, evictable
+ *                  page NAME VALUE...   the same, and it is read
  *                  second       1 s; a probe is answered
  *                  answer       the same at once
  *                  signs S...   what the page has shown: asleep, awake, restart, occupancy,
  *                               reset, hidden, none
+ *                  watch N [S...]   N times page and second; all that it has shown meanwhile
  *     what holds   EXACT, UNVERIFIED(no_base), ...
  *                  lists N; has N...; lacks N...
  *                  holds T..., misses T...  the block at the end of a prompt of these tokens
