@@ -211,8 +211,10 @@ static void write_one(struct model *model)
     struct kvb_checkpoint_maker *maker = &model->scene.maker;
     const bool fails = kvb_random_below(&model->random, 3) == 0;
 
-    if (fails || !model->coming.is_there) {
-        kvb_checkpoint_written(maker, model->coming.is_there ? KVB_IO : KVB_CLOSED);
+    if (!model->coming.is_there) {
+        kvb_checkpoint_written(maker, fails ? KVB_CLOSED : KVB_OK); /* too late: it is void */
+    } else if (fails) {
+        kvb_checkpoint_written(maker, KVB_IO);
     } else {
         model->disk = model->coming;
         kvb_checkpoint_written(maker, KVB_OK);

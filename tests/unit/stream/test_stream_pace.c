@@ -168,27 +168,35 @@ static void live_batches_are_looked_for_once_a_minute(void **state)
     stream_world_end(&world);
 }
 
+/* A live batch each second until a check is wanted, which starts; returns its first number.  Batch
+ * `flipped` has other bytes than the engine's. */
+static uint64_t begin_check(struct stream_world *world, uint64_t flipped, uint64_t *out_next)
+{
+    uint64_t from = 0;
+    uint64_t seq = 3;
+
+    begin_exact(world, 3);
+    for (; !kvb_stream_wants_replay(world->stream, world->now_ns, &from); seq++) {
+        assert_true(seq < 200);
+        live(
+            world, seq, seq == flipped ? second_incarnation : first_incarnation, (uint32_t)seq + 1);
+        pass_ms(world, 950);
+    }
+    (void)start_wanted_replay(world);
+    assert_true(seq - from <= 64);
+    *out_next = seq;
+    return from;
+}
+
 /* Bytes flipped in transit, undetected by TCP's checksum: nothing else ever compares them. */
 static void an_older_batch_with_other_bytes_is_detected(void **state)
 {
     (void)state;
-    struct stream_world world;
-    uint64_t from = 0;
     const uint64_t flipped = 10;
-    uint64_t seq = 3;
+    struct stream_world world;
+    uint64_t next = 0;
 
-    begin_exact(&world, 3);
-    while (!kvb_stream_wants_replay(world.stream, world.now_ns, &from)) {
-        assert_true(seq < 200);
-        live(
-            &world, seq, seq == flipped ? second_incarnation : first_incarnation,
-            (uint32_t)seq + 1);
-        seq++;
-        pass_ms(&world, 950);
-    }
-    assert_true(from <= flipped && seq - from <= 64);
-    (void)start_wanted_replay(&world);
-    for (; !world.saw_cleared; from++) {
+    for (uint64_t from = begin_check(&world, flipped, &next); !world.saw_cleared; from++) {
         assert_true(from <= flipped);
         replayed(&world, from, first_incarnation, (uint32_t)from + 1);
     }
@@ -197,29 +205,34 @@ static void an_older_batch_with_other_bytes_is_detected(void **state)
     stream_world_end(&world);
 }
 
-/* Its buffer is smaller than a walk, so the walk begins where the buffer does. */
+/* It is smaller than a check. */
 static void a_check_begins_where_the_buffer_does(void **state)
 {
     (void)state;
     struct stream_world world;
-    uint64_t from = 0;
-    uint64_t seq = 3;
+    uint64_t next = 0;
 
-    begin_exact(&world, 3);
-    while (!kvb_stream_wants_replay(world.stream, world.now_ns, &from)) {
-        live(&world, seq, first_incarnation, (uint32_t)seq + 1);
-        seq++;
-        pass_ms(&world, 900);
-    }
-    (void)start_wanted_replay(&world);
-    for (uint64_t at = seq - 5; at < seq; at++) {
-        assert_true(at > from);
+    assert_true(begin_check(&world, UINT64_MAX, &next) < next - 5);
+    for (uint64_t at = next - 5; at < next; at++) {
         replayed(&world, at, first_incarnation, (uint32_t)at + 1);
         assert_false(world.saw_cleared);
     }
     give(&world, KVB_INPUT_REPLAY_END);
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    assert_int_equal(world.held_count, seq);
+    assert_int_equal(world.held_count, next);
+    stream_world_end(&world);
+}
+
+static void another_publisher_is_detected_where_its_buffer_begins(void **state)
+{
+    (void)state;
+    struct stream_world world;
+    uint64_t next = 0;
+
+    assert_true(begin_check(&world, UINT64_MAX, &next) < next - 5);
+    replayed(&world, next - 5, second_incarnation, 500);
+    assert_true(world.saw_cleared);
+    assert_int_equal(world.held_count, 0);
     stream_world_end(&world);
 }
 
@@ -366,6 +379,7 @@ SUITE(stream_pace)
         cmocka_unit_test(live_batches_are_looked_for_once_a_minute),
         cmocka_unit_test(an_older_batch_with_other_bytes_is_detected),
         cmocka_unit_test(a_check_begins_where_the_buffer_does),
+        cmocka_unit_test(another_publisher_is_detected_where_its_buffer_begins),
         cmocka_unit_test(a_whole_buffer_is_requested_at_most_once_in_ten_seconds),
         cmocka_unit_test(answers_of_ever_new_incarnations_are_requested_less_and_less_often),
         cmocka_unit_test(a_replay_that_only_repeats_itself_ends),
