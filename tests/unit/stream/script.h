@@ -8,7 +8,8 @@
  *
  *     begin, up, ask 0, reply 0-1, end, EXACT, lists 2
  *
- * What the verbs do is said by stream_script.h, mirror_script.h and replica/follower_script.h.  A failure names the step. */
+ * What the verbs do is said by stream_script.h, mirror_script.h and replica/follower_script.h.  A
+ * failure names the step. */
 
 /* What a verb does; script_says() and the functions below read its words. */
 struct script_verb {
