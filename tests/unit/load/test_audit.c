@@ -193,6 +193,33 @@ static void false_alarms_are_rarer_than_the_bound(void **state)
 
 /* ---- What is no loss ---- */
 
+static void more_than_promised_is_no_loss(void **state)
+{
+    struct kvb_audit *audit = new_audit();
+
+    (void)state;
+    add(audit, 1, promise + 160);
+    const struct kvb_audit_stats stats = stats_of(audit, 1);
+    assert_int_equal(stats.short_requests, 0);
+    assert_int_equal(stats.delivered_tokens, promise);
+    assert_int_equal(stats.extra_tokens, 160);
+    assert_true(stats.evidence == 0);
+    kvb_audit_free(audit);
+}
+
+static void a_promise_of_no_blocks_is_no_evidence(void **state)
+{
+    struct kvb_audit *audit = new_audit();
+    const struct kvb_stream_id id = worker(1);
+    struct kvb_audit_stats stats;
+
+    (void)state;
+    assert_ok(kvb_audit_add(audit, &id, 0, 160, 0, S));
+    assert_false(kvb_audit_find(audit, &id, &stats));
+    assert_int_equal(counters_of(audit).requests, 0);
+    kvb_audit_free(audit);
+}
+
 static void one_request_alone_is_no_alarm(void **state)
 {
     struct kvb_audit *audit = new_audit();
@@ -237,6 +264,21 @@ static void a_broken_stream_is_kept_again_after_a_clear_alone(void **state)
     assert_int_equal(counters_of(audit).returns, 1);
     break_stream(audit, 1); /* it lies again, and is found as soon as the first time */
     assert_int_equal(counters_of(audit).alarms, 2);
+    kvb_audit_free(audit);
+}
+
+static void a_clear_ends_the_evidence_against_the_old_list(void **state)
+{
+    struct kvb_audit *audit = new_audit();
+
+    (void)state;
+    for (unsigned i = 0; i < 4; i++) {
+        add(audit, 1, 0);
+    }
+    clear(audit, 1);
+    clear(audit, 2); /* the stream is not audited */
+    add(audit, 1, 0);
+    assert_int_equal(verdict_of(audit, 1), KVB_AUDIT_KEPT);
     kvb_audit_free(audit);
 }
 
@@ -357,8 +399,11 @@ SUITE(audit)
         cmocka_unit_test(a_loss_in_few_requests_is_detected_within_30_s_at_8_requests_a_second),
         cmocka_unit_test(honest_streams_raise_no_alarm_in_30_minutes),
         cmocka_unit_test(false_alarms_are_rarer_than_the_bound),
+        cmocka_unit_test(more_than_promised_is_no_loss),
+        cmocka_unit_test(a_promise_of_no_blocks_is_no_evidence),
         cmocka_unit_test(one_request_alone_is_no_alarm),
         cmocka_unit_test(a_broken_stream_is_kept_again_after_a_clear_alone),
+        cmocka_unit_test(a_clear_ends_the_evidence_against_the_old_list),
         cmocka_unit_test(streams_without_requests_are_removed_except_broken_ones),
         cmocka_unit_test(streams_beyond_the_limit_are_refused),
         cmocka_unit_test(options_out_of_range_are_refused),

@@ -82,6 +82,16 @@ static struct kvb_prediction_counters counters_of(const struct kvb_predictions *
     return counters;
 }
 
+static void zero_ttl_predicts_nothing(void **state)
+{
+    (void)state;
+    struct kvb_predictions *predictions = new_predictions(0);
+
+    predict(predictions, 1, 0, 0, S);
+    assert_false(kvb_predictions_any(predictions));
+    kvb_predictions_free(predictions);
+}
+
 static void without_room_the_oldest_are_evicted(void **state)
 {
     (void)state;
@@ -311,6 +321,7 @@ static void agrees_with_a_reference_table_under_faults(void **state)
 SUITE(predictions)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(zero_ttl_predicts_nothing),
         cmocka_unit_test(without_room_the_oldest_are_evicted),
         cmocka_unit_test(without_memory_only_the_first_blocks_are_predicted),
         cmocka_unit_test(agrees_with_a_reference_table_under_faults),

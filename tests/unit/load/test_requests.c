@@ -80,6 +80,23 @@ static struct kvb_request_counters counters_of(const struct kvb_requests *reques
     return counters;
 }
 
+static void without_a_load_requests_count_until_they_end(void **state)
+{
+    (void)state;
+    struct kvb_requests *requests = new_requests();
+
+    assert_ok(add(requests, (struct routed){ "a", 1, 10, 8, 500, false }, S));
+    struct kvb_request_sums sums = sums_of(requests, 1, false, S);
+    assert_int_equal(sums.in_flight_blocks, 10);
+    assert_int_equal(sums.pending_prefill_blocks, 0); /* nothing would tell when the prefill ends */
+    assert_false(kvb_requests_expire(requests, S + 500 * MS - 1, 10));
+    assert_int_equal(sums_of(requests, 1, false, S).in_flight, 1);
+    assert_false(kvb_requests_expire(requests, S + 500 * MS, 10));
+    assert_int_equal(sums_of(requests, 1, false, S).in_flight_blocks, 0);
+    assert_int_equal(counters_of(requests).expired, 1);
+    kvb_requests_free(requests);
+}
+
 static void routers_that_stop_reporting_first_tokens_are_noticed(void **state)
 {
     (void)state;
@@ -143,6 +160,23 @@ static void without_room_the_request_that_ends_first_is_evicted(void **state)
     assert_int_equal(counters_of(requests).evicted, 1);
     assert_int_equal(kvb_requests_finish(requests, "r0", 99 * S), KVB_NOT_FOUND);
     assert_ok(kvb_requests_finish(requests, "r1", 99 * S));
+    kvb_requests_free(requests);
+}
+
+static void expired_requests_end_in_slices(void **state)
+{
+    (void)state;
+    struct kvb_requests *requests = new_requests();
+    char name[16];
+
+    for (unsigned i = 0; i < 10; i++) {
+        (void)snprintf(name, sizeof name, "r%u", i);
+        assert_ok(add(requests, (struct routed){ name, 1, 1, 0, 100, false }, S));
+    }
+    assert_true(kvb_requests_expire(requests, 9 * S, 4));
+    assert_int_equal(counters_of(requests).in_flight, 6);
+    assert_false(kvb_requests_expire(requests, 9 * S, 6));
+    assert_int_equal(counters_of(requests).in_flight, 0);
     kvb_requests_free(requests);
 }
 
@@ -362,6 +396,24 @@ static void removed(struct kvb_requests *requests, uint64_t worker_id, uint64_t 
     kvb_requests_blocks_removed(requests, &id, blocks, 2);
 }
 
+static void a_request_has_the_promise_of_its_decision(void **state)
+{
+    struct kvb_requests *requests = new_requests();
+    struct kvb_request_promise found;
+
+    (void)state;
+    promise(requests, "a", 7, 5);
+    assert_ok(kvb_requests_promise(requests, "a", &found));
+    assert_int_equal(found.promise.tokens, 64);
+    assert_int_equal(found.promise.claim, 3);
+    assert_int_equal(found.id.worker_id, 7);
+    assert_int_equal(found.state, KVB_PROMISE_OPEN);
+    assert_ok(add(requests, (struct routed){ "b", 7, 10, 8, 0, false }, S));
+    assert_int_equal(promise_of(requests, "b"), KVB_PROMISE_NONE);
+    assert_int_equal(kvb_requests_promise(requests, "c", &found), KVB_NOT_FOUND);
+    kvb_requests_free(requests);
+}
+
 static void a_promise_whose_deepest_block_is_removed_is_void(void **state)
 {
     struct kvb_requests *requests = new_requests();
@@ -480,12 +532,15 @@ static void without_memory_no_request_is_entered_partly(void **state)
 SUITE(requests)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(without_a_load_requests_count_until_they_end),
         cmocka_unit_test(routers_that_stop_reporting_first_tokens_are_noticed),
         cmocka_unit_test(a_decision_that_comes_after_its_end_is_dropped),
         cmocka_unit_test(the_rate_is_blocks_divided_by_busy_time),
         cmocka_unit_test(without_room_the_request_that_ends_first_is_evicted),
+        cmocka_unit_test(expired_requests_end_in_slices),
         cmocka_unit_test(streams_without_requests_make_room),
         cmocka_unit_test(sums_agree_with_a_reference_list),
+        cmocka_unit_test(a_request_has_the_promise_of_its_decision),
         cmocka_unit_test(a_promise_whose_deepest_block_is_removed_is_void),
         cmocka_unit_test(promises_agree_with_a_reference_list),
         cmocka_unit_test(without_memory_no_request_is_entered_partly),

@@ -18,6 +18,20 @@ static struct kvb_rank_load rank_of(uint64_t worker_id, uint32_t dp_rank, uint64
                                              .gpu_prefix_cache_hit_rate = 0.5F } };
 }
 
+static void a_worker_of_one_rank_keeps_its_load_and_rank(void **state)
+{
+    (void)state;
+    struct kvb_rank_load ranks[] = { rank_of(7, 3, 33) };
+    struct kvb_worker_load worker;
+
+    ranks[0].load.gpu_cache_usage_perc = 0.3F;
+    assert_int_equal(kvb_worker_loads(ranks, 1, &worker), 1);
+    assert_true(worker.has_load && worker.has_rank);
+    assert_int_equal(worker.dp_rank, 3);
+    assert_int_equal(worker.load.kv_active_blocks, 33);
+    assert_true(worker.load.gpu_cache_usage_perc == 0.3F);
+}
+
 static void ranks_of_a_worker_are_summed_in_any_order(void **state)
 {
     (void)state;
@@ -49,6 +63,17 @@ static void shares_are_unweighted_where_no_rank_names_a_total(void **state)
     ranks[1].load.kv_total_blocks = 0;
     assert_int_equal(kvb_worker_loads(ranks, 2, &worker), 1);
     assert_true(worker.load.gpu_cache_usage_perc == 0.5F);
+}
+
+static void a_worker_has_no_load_before_the_first_report(void **state)
+{
+    (void)state;
+    struct kvb_rank_load ranks[] = { { .worker_id = 1 }, { .worker_id = 1, .dp_rank = 1 } };
+    struct kvb_worker_load worker;
+
+    assert_int_equal(kvb_worker_loads(ranks, 2, &worker), 1);
+    assert_false(worker.has_load);
+    assert_int_equal(kvb_worker_loads(ranks, 0, &worker), 0);
 }
 
 static void a_load_source_without_ranks_stands_for_all(void **state)
@@ -101,8 +126,10 @@ static void ids_that_readers_cannot_parse_are_left_out(void **state)
 SUITE(worker_load)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_worker_of_one_rank_keeps_its_load_and_rank),
         cmocka_unit_test(ranks_of_a_worker_are_summed_in_any_order),
         cmocka_unit_test(shares_are_unweighted_where_no_rank_names_a_total),
+        cmocka_unit_test(a_worker_has_no_load_before_the_first_report),
         cmocka_unit_test(a_load_source_without_ranks_stands_for_all),
         cmocka_unit_test(one_silent_rank_leaves_the_worker_without_load),
         cmocka_unit_test(sums_stay_at_the_largest_number),

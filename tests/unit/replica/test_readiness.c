@@ -1,12 +1,23 @@
 #include "kvb_test.h"
 
 #include "core/clock.h"
+#include "core/own.h"
 #include "core/random.h"
 #include "replica/readiness.h"
+#include "stream/script.h"
 
 #include <string.h>
 
-/* The group membership of an aggregator; the test sets the facts. */
+/* The group membership of an aggregator, as scripts: what it learns, and what must hold then.
+ *
+ *     begin SHARE        an aggregator that needs this percentage of exact streams
+ *     joined SHARE N     the same, and it is a member; its N streams are exact
+ *     connect (only), subscribe (too), away, stop; streams N, exact N, incomplete N
+ *     done, failed       the action under way
+ *     idle MS            no action within so many ms
+ *     joins MIN MAX      the next action, after so many ms
+ *     leaves             the next action, at once
+ *     outside, joining, member, leaving; the cause why it is not ready */
 
 enum { step_ms = 100 };
 
@@ -17,6 +28,8 @@ struct scene {
     uint64_t now_ns;
 };
 
+static struct scene play;
+
 static enum kvb_group_action step(struct scene *scene)
 {
     const enum kvb_group_result result = scene->result;
@@ -26,21 +39,15 @@ static enum kvb_group_action step(struct scene *scene)
 }
 
 /* Steps for this long, or until the first action, which it returns. */
-static enum kvb_group_action pass(struct scene *scene, uint64_t ms)
+static enum kvb_group_action pass(uint64_t ms)
 {
-    enum kvb_group_action action = step(scene);
+    enum kvb_group_action action = step(&play);
 
     for (uint64_t passed = 0; action == KVB_GROUP_NOTHING && passed < ms; passed += step_ms) {
-        scene->now_ns += step_ms * KVB_NS_PER_MS;
-        action = step(scene);
+        play.now_ns += step_ms * KVB_NS_PER_MS;
+        action = step(&play);
     }
     return action;
-}
-
-static void connect(struct scene *scene)
-{
-    scene->facts.is_connected = true;
-    scene->facts.is_subscribed = true;
 }
 
 static struct scene begin(double min_exact_share)
@@ -49,198 +56,105 @@ static struct scene begin(double min_exact_share)
                            .now_ns = KVB_NS_PER_S };
 }
 
-/* A member of the group; all its streams are EXACT. */
-static struct scene begin_member(double min_exact_share, size_t streams)
+static void do_begin(void)
 {
-    struct scene scene = begin(min_exact_share);
-
-    connect(&scene);
-    scene.facts.streams = scene.facts.exact = streams;
-    assert_int_equal(pass(&scene, 5000), KVB_GROUP_JOIN);
-    scene.result = KVB_GROUP_DONE;
-    assert_int_equal(step(&scene), KVB_GROUP_NOTHING);
-    assert_int_equal(scene.readiness.group, KVB_GROUP_MEMBER);
-    return scene;
+    play = begin((double)script_number(1) / 100);
 }
 
-static void an_idle_fleet_is_joined_after_a_heartbeat_period(void **state)
+static void do_joined(void)
 {
-    struct scene scene = begin(1.0);
-
-    (void)state;
-    assert_int_equal(pass(&scene, 60000), KVB_GROUP_NOTHING);
-    assert_int_equal(scene.readiness.cause, KVB_UNREADY_NOT_CONNECTED);
-    scene.facts.is_connected = true;
-    assert_int_equal(pass(&scene, 60000), KVB_GROUP_NOTHING);
-    assert_int_equal(scene.readiness.cause, KVB_UNREADY_NOT_SUBSCRIBED);
-    scene.facts.is_subscribed = true;
-    const uint64_t begin_ns = scene.now_ns;
-    assert_int_equal(pass(&scene, kvb_readiness_heartbeats_ms - step_ms), KVB_GROUP_NOTHING);
-    assert_int_equal(scene.readiness.cause, KVB_UNREADY_FIRST_HEARTBEATS);
-    assert_int_equal(pass(&scene, (uint64_t)2 * step_ms), KVB_GROUP_JOIN);
-    assert_true(scene.now_ns - begin_ns <= (kvb_readiness_heartbeats_ms + step_ms) * KVB_NS_PER_MS);
-    assert_int_equal(scene.readiness.group, KVB_GROUP_JOINING);
-    assert_int_equal(pass(&scene, 5000), KVB_GROUP_NOTHING); /* only once */
-    scene.result = KVB_GROUP_DONE;
-    assert_int_equal(pass(&scene, 5000), KVB_GROUP_NOTHING);
-    assert_int_equal(scene.readiness.group, KVB_GROUP_MEMBER);
+    do_begin();
+    play.facts.is_connected = play.facts.is_subscribed = true;
+    play.facts.streams = play.facts.exact = script_number(2);
+    assert_int_equal(pass(5000), KVB_GROUP_JOIN);
+    play.result = KVB_GROUP_DONE;
+    assert_int_equal(step(&play), KVB_GROUP_NOTHING);
 }
 
-static void an_aggregator_that_starts_late_waits_for_its_first_lists(void **state)
+static void do_connection(void)
 {
-    struct scene scene = begin(0.0);
+    const bool is_away = script_says(0, "away");
 
-    (void)state;
-    connect(&scene);
-    scene.facts.streams = 100;
-    scene.facts.incomplete = 1;
-    assert_int_equal(pass(&scene, kvb_readiness_heartbeats_ms + 3000), KVB_GROUP_NOTHING);
-    assert_int_equal(scene.readiness.cause, KVB_UNREADY_FIRST_LISTS);
-    scene.facts.incomplete = 0;
-    assert_int_equal(step(&scene), KVB_GROUP_JOIN);
+    play.facts.is_connected = !is_away;
+    play.facts.is_subscribed = script_says(0, "subscribe");
 }
 
-static void a_bridge_that_never_answers_keeps_nobody_out(void **state)
+static void do_stop(void)
 {
-    struct scene scene = begin(0.0);
-    const uint64_t begin_ns = scene.now_ns;
-
-    (void)state;
-    connect(&scene);
-    scene.facts.streams = 2;
-    scene.facts.incomplete = 1;
-    assert_int_equal(pass(&scene, 60000), KVB_GROUP_JOIN);
-    const uint64_t passed_ms = (scene.now_ns - begin_ns) / KVB_NS_PER_MS;
-    assert_in_range(
-        passed_ms, kvb_readiness_lists_ms + kvb_readiness_heartbeats_ms,
-        kvb_readiness_lists_ms + kvb_readiness_heartbeats_ms + 5 * step_ms);
+    play.facts.is_stopping = true;
 }
 
-static void a_loss_before_the_first_lists_restarts_the_wait(void **state)
+static void do_streams(void)
 {
-    struct scene scene = begin(0.0);
+    size_t *facts[] = { &play.facts.streams, &play.facts.exact, &play.facts.incomplete };
+    static const char *const names[] = { "streams", "exact", "incomplete" };
 
-    (void)state;
-    connect(&scene);
-    assert_int_equal(
-        pass(&scene, (uint64_t)kvb_readiness_heartbeats_ms - (uint64_t)2 * step_ms),
-        KVB_GROUP_NOTHING);
-    scene.facts.is_subscribed = false;
-    assert_int_equal(pass(&scene, (uint64_t)10 * step_ms), KVB_GROUP_NOTHING);
-    scene.facts.is_subscribed = true;
-    assert_int_equal(
-        pass(&scene, (uint64_t)kvb_readiness_heartbeats_ms - (uint64_t)2 * step_ms),
-        KVB_GROUP_NOTHING);
-    assert_int_equal(scene.readiness.cause, KVB_UNREADY_FIRST_HEARTBEATS);
+    *facts[script_index(0, names, KVB_COUNT_OF(names))] = script_number(1);
 }
 
-/* Old lists are better than no member: all aggregators of that server have lost it. */
-static void after_a_loss_an_aggregator_joins_as_soon_as_it_is_subscribed(void **state)
+static void do_result(void)
 {
-    struct scene scene = begin_member(0.0, 10);
-
-    (void)state;
-    scene.facts.is_connected = scene.facts.is_subscribed = false;
-    assert_int_equal(step(&scene), KVB_GROUP_LEAVE);
-    assert_int_equal(scene.readiness.group, KVB_GROUP_LEAVING);
-    assert_int_equal(pass(&scene, 1000), KVB_GROUP_NOTHING); /* only once */
-    scene.facts.is_connected = true;
-    scene.result = KVB_GROUP_DONE;
-    assert_int_equal(pass(&scene, 1000), KVB_GROUP_NOTHING);
-    assert_int_equal(scene.readiness.group, KVB_GROUP_OUTSIDE);
-    scene.facts.is_subscribed = true;
-    scene.facts.exact = 0; /* all streams are STALE */
-    scene.facts.incomplete = 10;
-    assert_int_equal(step(&scene), KVB_GROUP_JOIN);
+    play.result = script_says(0, "done") ? KVB_GROUP_DONE : KVB_GROUP_FAILED;
 }
 
-static void a_join_that_failed_is_repeated_after_a_second(void **state)
+static void do_idle(void)
 {
-    struct scene scene = begin(0.0);
+    assert_int_equal(pass(script_number(1)), KVB_GROUP_NOTHING);
+}
 
-    (void)state;
-    connect(&scene);
-    assert_int_equal(pass(&scene, 5000), KVB_GROUP_JOIN);
-    for (int i = 0; i < 3; i++) {
-        const uint64_t failed_ns = scene.now_ns;
-        scene.result = KVB_GROUP_FAILED;
-        assert_int_equal(pass(&scene, 5000), KVB_GROUP_JOIN);
-        assert_int_equal((scene.now_ns - failed_ns) / KVB_NS_PER_MS, kvb_readiness_retry_ms);
+static void do_joins(void)
+{
+    const uint64_t begin_ns = play.now_ns;
+
+    assert_int_equal(pass(script_number(2)), KVB_GROUP_JOIN);
+    assert_in_range((play.now_ns - begin_ns) / KVB_NS_PER_MS, script_number(1), script_number(2));
+}
+
+static void do_leaves(void)
+{
+    assert_int_equal(step(&play), KVB_GROUP_LEAVE);
+}
+
+static void do_check(void)
+{
+    static const char *const states[] = { "outside", "joining", "member", "leaving" };
+    static const char *const causes[] = { "ready",          "stopping",    "not-connected",
+                                          "not-subscribed", "first-beats", "first-lists",
+                                          "share" };
+
+    for (size_t i = 0; i < KVB_COUNT_OF(states); i++) {
+        if (script_says(0, states[i])) {
+            assert_int_equal(play.readiness.group, i);
+            return;
+        }
     }
-    scene.result = KVB_GROUP_DONE;
-    assert_int_equal(step(&scene), KVB_GROUP_NOTHING);
-    assert_int_equal(scene.readiness.group, KVB_GROUP_MEMBER);
+    assert_int_equal(play.readiness.cause, script_index(0, causes, KVB_COUNT_OF(causes)));
 }
 
-static void an_aggregator_with_too_small_a_share_does_not_join(void **state)
+static void play_readiness_script(void **state)
 {
-    struct scene scene = begin(0.9);
+    /* clang-format off */
+    static const struct script_verb verbs[] = {
+        { "begin", do_begin },        { "joined", do_joined },
+        { "connect", do_connection }, { "subscribe", do_connection },
+        { "away", do_connection },    { "stop", do_stop },
+        { "streams", do_streams },    { "exact", do_streams },        { "incomplete", do_streams },
+        { "done", do_result },        { "failed", do_result },
+        { "idle", do_idle },          { "joins", do_joins },          { "leaves", do_leaves },
+    };
+    /* clang-format on */
 
-    (void)state;
-    connect(&scene);
-    scene.facts.streams = 10;
-    scene.facts.exact = 8;
-    assert_int_equal(pass(&scene, 60000), KVB_GROUP_NOTHING);
-    assert_int_equal(scene.readiness.cause, KVB_UNREADY_SHARE);
-    scene.facts.exact = 9;
-    assert_int_equal(step(&scene), KVB_GROUP_JOIN);
+    script_play(*state, verbs, KVB_COUNT_OF(verbs), do_check);
 }
 
-/* If all of them left, no request would reach the engines and make them EXACT again. */
-static void a_share_that_was_reached_is_not_asked_for_again(void **state)
+static int end_readiness_script(void **state)
 {
-    struct scene scene = begin_member(0.9, 10);
-
     (void)state;
-    scene.facts.exact = 0;
-    assert_int_equal(pass(&scene, 60000), KVB_GROUP_NOTHING);
-    assert_int_equal(scene.readiness.group, KVB_GROUP_MEMBER);
-    scene.facts.is_connected = scene.facts.is_subscribed = false;
-    assert_int_equal(step(&scene), KVB_GROUP_LEAVE);
-    scene.result = KVB_GROUP_DONE;
-    assert_int_equal(pass(&scene, 1000), KVB_GROUP_NOTHING);
-    connect(&scene);
-    assert_int_equal(step(&scene), KVB_GROUP_JOIN);
+    script_tell_failure();
+    return 0;
 }
 
-/* An aggregator that starts before its engines has no streams, and is ready; then they come. */
-static void a_fleet_that_starts_after_its_aggregator_takes_it_nothing(void **state)
-{
-    struct scene scene = begin_member(0.95, 0);
-
-    (void)state;
-    for (size_t i = 0; i < 12; i++) {
-        scene.facts.streams++;
-        assert_int_equal(pass(&scene, 5000), KVB_GROUP_NOTHING);
-        assert_int_equal(scene.readiness.group, KVB_GROUP_MEMBER);
-    }
-}
-
-static void a_stopping_aggregator_leaves_and_does_not_join_again(void **state)
-{
-    struct scene scene = begin_member(0.0, 1);
-
-    (void)state;
-    scene.facts.is_stopping = true;
-    assert_int_equal(step(&scene), KVB_GROUP_LEAVE);
-    assert_int_equal(scene.readiness.cause, KVB_UNREADY_STOPPING);
-    scene.result = KVB_GROUP_DONE;
-    assert_int_equal(pass(&scene, 60000), KVB_GROUP_NOTHING);
-    assert_int_equal(scene.readiness.group, KVB_GROUP_OUTSIDE);
-}
-
-static void an_aggregator_that_stops_while_it_joins_leaves_afterwards(void **state)
-{
-    struct scene scene = begin(0.0);
-
-    (void)state;
-    connect(&scene);
-    assert_int_equal(pass(&scene, 5000), KVB_GROUP_JOIN);
-    scene.facts.is_stopping = true;
-    assert_int_equal(pass(&scene, 5000), KVB_GROUP_NOTHING); /* the action is under way */
-    scene.result = KVB_GROUP_DONE;
-    assert_int_equal(step(&scene), KVB_GROUP_LEAVE);
-}
+#define SCRIPT(name, text) SCRIPT_OF(name, play_readiness_script, end_readiness_script, text)
 
 /* Whatever happens: one action at a time; JOIN only for a non-member, LEAVE only for a member; and
  * a member that is not ready leaves. */
@@ -290,20 +204,54 @@ static void each_cause_has_a_text(void **state)
 
 SUITE(readiness)
 {
-    static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_idle_fleet_is_joined_after_a_heartbeat_period),
-        cmocka_unit_test(an_aggregator_that_starts_late_waits_for_its_first_lists),
-        cmocka_unit_test(a_bridge_that_never_answers_keeps_nobody_out),
-        cmocka_unit_test(a_loss_before_the_first_lists_restarts_the_wait),
-        cmocka_unit_test(after_a_loss_an_aggregator_joins_as_soon_as_it_is_subscribed),
-        cmocka_unit_test(a_join_that_failed_is_repeated_after_a_second),
-        cmocka_unit_test(an_aggregator_with_too_small_a_share_does_not_join),
-        cmocka_unit_test(a_share_that_was_reached_is_not_asked_for_again),
-        cmocka_unit_test(a_fleet_that_starts_after_its_aggregator_takes_it_nothing),
-        cmocka_unit_test(a_stopping_aggregator_leaves_and_does_not_join_again),
-        cmocka_unit_test(an_aggregator_that_stops_while_it_joins_leaves_afterwards),
+    const struct CMUnitTest tests[] = {
+        SCRIPT(
+            "an idle fleet is joined after a heartbeat period",
+            "begin 100, idle 60000, not-connected, connect, idle 60000, not-subscribed, subscribe,"
+            "idle 1100, first-beats, joins 0 200, joining, idle 5000, done, idle 5000, member"),
+        SCRIPT(
+            "an aggregator that starts late waits for its first lists",
+            "begin 0, subscribe, streams 100, incomplete 1, idle 4200, first-lists, incomplete 0,"
+            "joins 0 0"),
+        SCRIPT(
+            "a bridge that never answers keeps nobody out",
+            "begin 0, subscribe, streams 2, incomplete 1, joins 11200 11700"),
+        SCRIPT(
+            "a loss before the first lists restarts the wait",
+            "begin 0, subscribe, idle 1000, connect, idle 1000, subscribe, idle 1000, first-beats"),
+        /* Old lists are better than no member: all aggregators of that server have lost it. */
+        SCRIPT(
+            "after a loss an aggregator joins as soon as it is subscribed",
+            "joined 0 10, away, leaves, leaving, idle 1000, connect, done, idle 1000, outside,"
+            "subscribe, exact 0, incomplete 10, joins 0 0"),
+        SCRIPT(
+            "a join that failed is repeated after a second",
+            "begin 0, subscribe, joins 0 5000, failed, joins 1000 1000, failed, joins 1000 1000,"
+            "done, idle 0, member"),
+        SCRIPT(
+            "an aggregator with too small a share does not join",
+            "begin 90, subscribe, streams 10, exact 8, idle 60000, share, exact 9, joins 0 0"),
+        /* If all of them left, no request would reach the engines and make them EXACT again. */
+        SCRIPT(
+            "a share that was reached is not asked for again",
+            "joined 90 10, exact 0, idle 60000, member, away, leaves, done, idle 1000, subscribe,"
+            "joins 0 0"),
+        /* An aggregator that starts before its engines has no streams, and is ready; then they
+         * come. */
+        SCRIPT(
+            "a fleet that starts after its aggregator takes it nothing",
+            "joined 95 0, streams 1, idle 5000, streams 2, idle 5000, streams 12, idle 5000,"
+            "member"),
+        SCRIPT(
+            "a stopping aggregator leaves and does not join again",
+            "joined 0 1, stop, leaves, stopping, done, idle 60000, outside"),
+        /* The action is under way. */
+        SCRIPT(
+            "an aggregator that stops while it joins leaves afterwards",
+            "begin 0, subscribe, joins 0 5000, stop, idle 5000, done, leaves"),
         cmocka_unit_test(random_facts_never_break_the_order),
         cmocka_unit_test(each_cause_has_a_text),
     };
+
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
