@@ -107,14 +107,13 @@ def whole_table(about, figures, goals):
 # ---- Writing -----------------------------------------------------------------------
 
 
-def put_between(path, table_text):
+def put_between(path, table_text, begin_mark=BEGIN, end_mark=END):
     """The text of the file with this table inserted."""
-    text = path.read_text()
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    before, begin, rest = path.read_text().partition(begin_mark)
+    _, end, after = rest.partition(end_mark)
     if not begin or not end:
-        raise ValueError(f"{path}: no place for the figures; it begins with {BEGIN}, and ends with {END}")
-    return f"{before}{BEGIN}\n{table_text}\n{END}{after}"
+        raise ValueError(f"{path}: no place for the table; it begins with {begin_mark}, and ends with {end_mark}")
+    return f"{before}{begin_mark}\n{table_text}\n{end_mark}{after}"
 
 
 def publish(tree, about, figures, goals):

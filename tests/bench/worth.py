@@ -5,6 +5,7 @@ import html
 import math
 import pathlib
 
+import publish as documents
 import report
 from report import number
 
@@ -238,20 +239,11 @@ def draw(_about, figures):
 # ---- Publishing ----------------------------------------------------------------------------
 
 
-def put_between(path, table):
-    text_before, begin, rest = path.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{path}: no place for the table; it begins with {BEGIN}, and ends with {END}")
-    return f"{text_before}{BEGIN}\n{table}\n{END}{after}"
-
-
 def markdown(figures, goals):
     lines = ["# What cache-aware routing is worth", "",
              "Written by `tests/bench/run --only worth --publish`; [how it is simulated](worth/README.md). TTFT: time to first "
-             "token. Every run is virtual time, so the figures depend on no machine.", "",
-             "| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD)]
-    lines += ["| " + " | ".join(row) + " |" for row in run_rows(figures)]
+             "token. Every run is virtual time, so the figures depend on no machine. `tests/bench/run --only worth --from "
+             "tests/bench/worth.jsonl` prints all of them."]
     losses = losses_of(figures)
     lines += ["", "## Where it loses", "", f"{len(losses)} figures of policies that know of caches are worse than the best of a "
               "policy that does not by 5 % or more.", "",
@@ -270,7 +262,7 @@ def publish(tree, about, figures, goals):
         table = readme_table(figures)
     except KeyError as error:
         raise ValueError(f"{'.'.join(error.args[0])} was not measured: the published figures are of a whole run") from None
-    page = put_between(top, table)
+    page = documents.put_between(top, table, BEGIN, END)
     report.save(folder / "worth.jsonl", about, figures)
     (folder / "worth.md").write_text(markdown(figures, goals))
     (folder / "worth.svg").write_text(draw(about, figures))

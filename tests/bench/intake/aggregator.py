@@ -100,7 +100,7 @@ def measure_intake(options):
     with Place() as place:
         place.begin()
         place.start_bridges(workers=128, held=300, pool=8192, groups=64)
-        place.bridges.ask("heartbeats")
+        place.bridges.ask("heartbeats", 0)
         blocks, seconds, kernel = place.publish(100_000 if options.small else 8_000_000)
     figure("intake.nats", "M block operations/s", [blocks / seconds / 1e6], kernel_percent=kernel)
 
@@ -197,7 +197,7 @@ def measure_queries(options):
     with Place() as place:
         place.begin()
         place.start_bridges(workers, held=64, pool=16384, groups=4)
-        place.bridges.ask("heartbeats")
+        place.bridges.ask("heartbeats", 0)
         place.publish(workers * 64 * 56)
         place.bridges.ask("questions")
         port, echo_port = place.aggregator.port, programs.free_port()
@@ -214,7 +214,7 @@ def measure_queries(options):
             measure_nats(place, options.seconds)
         if options.wants("query.grpc"):
             # The last: workers have addresses then, which makes other answers longer.
-            place.bridges.ask("heartbeats", "addresses")
+            place.bridges.ask("heartbeats", 1)
             measure_alone(place, "query.grpc", "grpc", place.grpc_port, options.seconds)
 
 

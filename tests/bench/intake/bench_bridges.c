@@ -27,35 +27,26 @@ static struct questions questions;
 static struct talker talker;
 static struct bridges bridges;
 
-static void must_be(bool is_good)
-{
-    bench_must(is_good ? KVB_OK : KVB_BAD_INPUT, "a command");
-}
-
 /* ---- Commands: each reads its words and prints its answer ---- */
 
-/* heartbeats [addresses]: one of each worker; from then on with addresses, and engines name the
- * blocks */
-static void say_heartbeats(const char *words)
+/* heartbeats HAS_ADDRESSES: one of each worker; engines name the blocks of those with addresses */
+static void say_heartbeats(char *const words[])
 {
-    fleet.has_addresses |= strstr(words, "addresses") != NULL;
+    fleet.has_addresses = bench_number(words[0]) != 0;
     send_heartbeats(bus, &fleet);
     BENCH_MUST(kvb_bus_flush(bus, flush_ms));
     printf("true");
 }
 
 /* make BLOCKS: the next block operations, ready to be sent */
-static void make_round(const char *words)
+static void make_round(char *const words[])
 {
-    uint64_t blocks = 0;
-
-    must_be(sscanf(words, "%" SCNu64, &blocks) == 1);
-    fleet_make(&fleet, blocks, &made);
+    fleet_make(&fleet, bench_number(words[0]), &made);
     printf("{\"blocks\":%" PRIu64 ",\"events\":%" PRIu64 "}", made.blocks, made.events);
 }
 
 /* send: what was made; the server has it then */
-static void say_round(const char *words)
+static void say_round(char *const words[])
 {
     (void)words;
     send_round(bus, &made);
@@ -64,19 +55,19 @@ static void say_round(const char *words)
 }
 
 /* talk RATE BURST SECONDS */
-static void talk(const char *words)
+static void talk(char *const words[])
 {
-    talker = (struct talker){ .bus = bus, .fleet = &fleet };
-    must_be(
-        sscanf(
-            words, "%" SCNu64 " %" SCNu64 " %lf", &talker.rate, &talker.burst, &talker.seconds) ==
-        3);
+    talker = (struct talker){ .bus = bus,
+                              .fleet = &fleet,
+                              .rate = bench_number(words[0]),
+                              .burst = bench_number(words[1]),
+                              .seconds = bench_real(words[2]) };
     talker_begin(&talker);
     printf("true");
 }
 
 /* hush: at the end of what was to be said */
-static void hush(const char *words)
+static void hush(char *const words[])
 {
     (void)words;
     talker_end(&talker);
@@ -84,7 +75,7 @@ static void hush(const char *words)
 }
 
 /* questions: about what workers hold now */
-static void make_questions(const char *words)
+static void make_questions(char *const words[])
 {
     (void)words;
     (void)pthread_mutex_lock(&bridges.lock);
@@ -93,29 +84,29 @@ static void make_questions(const char *words)
     printf("true");
 }
 
-/* http PORT, grpc PORT, nats SUBJECT; then the seconds.  Returns the rest. */
-static const char *read_asking(const char *words, char subject[128], struct asking *out_asking)
+/* http PORT, grpc PORT or nats SUBJECT; and the seconds */
+static struct asking asking_of(char *const words[])
 {
-    char way[8];
-    int len = 0;
+    const bool is_nats = strcmp(words[0], "nats") == 0;
 
-    *out_asking = (struct asking){ .questions = &questions, .url = url, .subject = subject };
-    must_be(sscanf(words, "%7s %127s %lf%n", way, subject, &out_asking->seconds, &len) == 3);
-    out_asking->port = (uint16_t)strtoul(subject, NULL, 10);
-    out_asking->way = way[0] == 'h' ? ASK_HTTP : way[0] == 'n' ? ASK_NATS : ASK_GRPC;
-    return words + len;
+    return (struct asking){
+        .questions = &questions,
+        .way = is_nats                         ? ASK_NATS
+               : strcmp(words[0], "http") == 0 ? ASK_HTTP
+                                               : ASK_GRPC,
+        .port = is_nats ? 0 : (uint16_t)bench_number(words[1]),
+        .url = url,
+        .subject = words[1],
+        .seconds = bench_real(words[2]),
+    };
 }
 
 /* ask WAY WHERE SECONDS QUESTIONS_A_SECOND */
-static void ask(const char *words)
+static void ask(char *const words[])
 {
     static const unsigned permilles[] = { 500, 990 };
-    char subject[128];
-    struct asking asking;
-    const uint64_t rate = strtoull(read_asking(words, subject, &asking), NULL, 10);
-
-    must_be(rate > 0);
-    const struct asked asked = ask_at_rate(&asking, rate);
+    const struct asking asking = asking_of(words);
+    const struct asked asked = ask_at_rate(&asking, bench_number(words[3]));
     double spreads[KVB_COUNT_OF(permilles)];
     for (size_t i = 0; i < KVB_COUNT_OF(permilles); i++) { /* the next loop sorts the samples */
         spreads[i] = bench_percentile_spread(asked.samples_ns, asked.count, permilles[i]);
@@ -135,18 +126,15 @@ static void ask(const char *words)
 }
 
 /* load WAY WHERE SECONDS: how many were answered */
-static void load(const char *words)
+static void load(char *const words[])
 {
-    char subject[128];
-    struct asking asking;
+    const struct asking asking = asking_of(words);
 
-    (void)read_asking(words, subject, &asking);
-    must_be(asking.way != ASK_GRPC);
     printf("%" PRIu64, ask_at_most(&asking));
 }
 
 /* begin: what bridges.h says, until the end */
-static void begin(const char *words)
+static void begin(char *const words[])
 {
     (void)words;
     bridges = (struct bridges){ .url = url, .bus = bus, .fleet = &fleet };
@@ -154,25 +142,21 @@ static void begin(const char *words)
     printf("true");
 }
 
-static void fill(const char *words)
+static void fill(char *const words[])
 {
     (void)words;
     printf("%s", bridges_fill(&bridges) ? "true" : "false");
 }
 
 /* rates EVENTS_A_SECOND LOADS_A_SECOND */
-static void set_rates(const char *words)
+static void set_rates(char *const words[])
 {
-    uint64_t events = 0;
-    uint64_t loads = 0;
-
-    must_be(sscanf(words, "%" SCNu64 " %" SCNu64, &events, &loads) == 2);
-    bridges.events_a_second = events;
-    bridges.loads_a_second = loads;
+    bridges.events_a_second = bench_number(words[0]);
+    bridges.loads_a_second = bench_number(words[1]);
     printf("true");
 }
 
-static void count(const char *words)
+static void count(char *const words[])
 {
     (void)words;
     printf(
@@ -184,18 +168,18 @@ static void count(const char *words)
 
 /* clang-format off */
 static const struct bench_command commands[] = {
-    { "heartbeats", say_heartbeats },
-    { "make",       make_round },
-    { "send",       say_round },
-    { "talk",       talk },
-    { "hush",       hush },
-    { "questions",  make_questions },
-    { "ask",        ask },
-    { "load",       load },
-    { "begin",      begin },
-    { "fill",       fill },
-    { "rates",      set_rates },
-    { "count",      count },
+    { "heartbeats", 1, say_heartbeats },
+    { "make",       1, make_round },
+    { "send",       0, say_round },
+    { "talk",       3, talk },
+    { "hush",       0, hush },
+    { "questions",  0, make_questions },
+    { "ask",        4, ask },
+    { "load",       3, load },
+    { "begin",      0, begin },
+    { "fill",       0, fill },
+    { "rates",      2, set_rates },
+    { "count",      0, count },
 };
 /* clang-format on */
 
@@ -208,7 +192,7 @@ int main(int argc, char **argv)
     }
     uint32_t numbers[5];
     for (size_t i = 0; i < KVB_COUNT_OF(numbers); i++) {
-        numbers[i] = (uint32_t)strtoul(argv[2 + i], NULL, 10);
+        numbers[i] = (uint32_t)bench_number(argv[2 + i]);
     }
     url = argv[1];
     bus = connect_to_nats(url, "bench", false);

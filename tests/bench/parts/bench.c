@@ -112,22 +112,49 @@ size_t bench_size(const struct bench *bench, size_t count)
 
 void bench_obey(const struct bench_command *commands, size_t count)
 {
+    enum { max_words = 8 };
     char line[512];
 
     while (fgets(line, sizeof line, stdin)) {
-        const size_t len = strcspn(line, " \n");
+        char *words[max_words];
+        char *rest = line;
+        size_t word_count = 0;
         size_t at = 0;
-        while (at < count &&
-               (strlen(commands[at].name) != len || memcmp(commands[at].name, line, len) != 0)) {
+        while (word_count < max_words && (words[word_count] = strtok_r(rest, " \n", &rest))) {
+            word_count++;
+        }
+        while (at < count && word_count > 0 && strcmp(commands[at].name, words[0]) != 0) {
             at++;
         }
-        if (at == count) {
-            bench_fail("no command: %s", line);
+        if (word_count == 0 || at == count || commands[at].words != word_count - 1) {
+            bench_fail("no such command: %s", line);
         }
-        commands[at].obey(line + len);
+        commands[at].obey(words + 1);
         printf("\n");
         (void)fflush(stdout);
     }
+}
+
+uint64_t bench_number(const char *word)
+{
+    char *end = NULL;
+    const uint64_t number = strtoull(word, &end, 10);
+
+    if (end == word || *end) {
+        bench_fail("no number: %s", word);
+    }
+    return number;
+}
+
+double bench_real(const char *word)
+{
+    char *end = NULL;
+    const double number = strtod(word, &end);
+
+    if (end == word || *end) {
+        bench_fail("no number: %s", word);
+    }
+    return number;
 }
 
 /* ---- Figures ---- */

@@ -43,12 +43,17 @@ size_t bench_size(const struct bench *bench, size_t count);
 
 struct bench_command {
     const char *name;
-    void (*obey)(
-        const char *words); /* those behind the name; prints the answer, one line of JSON */
+    size_t words;                      /* behind the name */
+    void (*obey)(char *const words[]); /* prints the answer, one line of JSON */
 };
 
-/* Reads commands from stdin, a line each, until its end.  An unknown one ends the program. */
+/* Reads commands from stdin, a line each, until its end.  One that is unknown, or has more or fewer
+ * words, ends the program. */
 void bench_obey(const struct bench_command *commands, size_t count);
+
+/* The value of a word; one that is no such number ends the program. */
+uint64_t bench_number(const char *word);
+double bench_real(const char *word);
 
 /* ---- Processor time ---- */
 

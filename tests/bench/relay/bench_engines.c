@@ -19,6 +19,8 @@
  * It does what the lines on stdin say, and answers each with a line of JSON.  What goes wrong ends
  * it, with a line on stderr. */
 
+static uint16_t nats_port;
+
 /* ---- A run: the engines of one relay send, a subscriber counts ---- */
 
 /* The engines that one relay reads, and where its messages are read. */
@@ -27,7 +29,6 @@ struct group {
     size_t engine_count;
     size_t subscribed_count;     /* from the first on */
     const struct script *script; /* what they send; borrowed, NULL before the first batch */
-    uint16_t nats_port;
     char subject[128];
     struct republished republished; /* with a socket: it is read in place of NATS */
 };
@@ -79,8 +80,7 @@ static void begin_following(struct following *following, struct group *group)
 
     following->reader.fd = -1;
     if (!republished->socket) {
-        bench_must(
-            reader_open(&following->reader, group->nats_port, group->subject), "the subscriber");
+        bench_must(reader_open(&following->reader, nats_port, group->subject), "the subscriber");
         following->reader.has_many_streams = group->engine_count > 1;
         return;
     }
@@ -206,7 +206,7 @@ static double run_at_rest(const struct group *group, uint64_t duration_ns, pid_t
     const uint64_t cpu_before_ns = bench_cpu_ns_of(pid);
     struct following following = { .arrived = 0 };
 
-    bench_must(reader_open(&following.reader, group->nats_port, group->subject), "the subscriber");
+    bench_must(reader_open(&following.reader, nats_port, group->subject), "the subscriber");
     while (kvb_clock_monotonic_ns() - began_ns < duration_ns) {
         follow_once(&following); /* waits a moment */
     }
@@ -264,43 +264,45 @@ enum { max_groups = 8, max_scripts = 2, max_sockets = 8192, snapshot_ms = 30000 
 enum { tries_each = 100 };
 
 static void *zmq_context;
-static uint16_t nats_port;
 static struct group groups[max_groups];
 static struct script scripts[max_scripts];
 
-static void must_be(bool is_good)
+static struct group *group_at(const char *word)
 {
-    bench_must(is_good ? KVB_OK : KVB_BAD_INPUT, "a command");
-}
+    const uint64_t number = bench_number(word);
 
-static struct group *group_at(size_t number)
-{
-    must_be(number < max_groups);
+    BENCH_MUST_BE(number < max_groups);
     return &groups[number];
 }
 
-static const struct script *script_at(size_t number)
+static struct script *script_at(const char *word)
 {
-    must_be(number < max_scripts && scripts[number].count > 0);
+    const uint64_t number = bench_number(word);
+
+    BENCH_MUST_BE(number < max_scripts);
     return &scripts[number];
+}
+
+static uint64_t ns_of(const char *seconds)
+{
+    return (uint64_t)(bench_real(seconds) * (double)KVB_NS_PER_S);
 }
 
 /* ---- Commands: each reads its words and prints its answer ---- */
 
-/* script NUMBER BLOCKS_A_BATCH POOL_BLOCKS SEED */
-static void make_script(const char *words)
+/* script NUMBER BLOCKS_A_BATCH POOL_BLOCKS SEED: how many blocks it has */
+static void make_script(char *const words[])
 {
-    struct script_options options = { .dialect = KVB_DIALECT_VLLM_0_22, .has_rank = true };
-    size_t number = 0;
+    const struct script_options options = { .dialect = KVB_DIALECT_VLLM_0_22,
+                                            .has_rank = true,
+                                            .blocks_per_batch = bench_number(words[1]),
+                                            .pool_blocks = bench_number(words[2]),
+                                            .seed = bench_number(words[3]) };
+    struct script *script = script_at(words[0]);
 
-    must_be(
-        sscanf(
-            words, "%zu %zu %zu %" SCNu64, &number, &options.blocks_per_batch, &options.pool_blocks,
-            &options.seed) == 4 &&
-        number < max_scripts);
-    script_done(&scripts[number]);
-    bench_must(script_make(&options, &scripts[number]), "a script");
-    printf("%zu", scripts[number].block_count);
+    script_done(script);
+    bench_must(script_make(&options, script), "a script");
+    printf("%zu", script->block_count);
 }
 
 /* The ranks of one worker, which have ports in a row.  False: one of these is taken. */
@@ -323,39 +325,34 @@ static bool open_worker(struct group *group, size_t ranks)
     return true;
 }
 
-/* open GROUP ENGINES RANKS SUBJECT */
-static void open_group(const char *words)
+/* open GROUP ENGINES RANKS SUBJECT: the endpoint of each worker */
+static void open_group(char *const words[])
 {
-    struct group opened = { .nats_port = nats_port };
-    size_t number = 0;
-    size_t count = 0;
-    size_t ranks = 0;
+    struct group *group = group_at(words[0]);
+    const size_t count = bench_number(words[1]);
+    const size_t ranks = bench_number(words[2]);
 
-    must_be(
-        sscanf(words, "%zu %zu %zu %127s", &number, &count, &ranks, opened.subject) == 4 &&
-        ranks > 0 && count % ranks == 0);
-    opened.engines = bench_memory(count, sizeof *opened.engines);
-    for (size_t tries = 0; opened.engine_count < count; tries++) {
+    BENCH_MUST_BE(ranks > 0 && count % ranks == 0);
+    *group = (struct group){ .engines = bench_memory(count, sizeof *group->engines) };
+    (void)snprintf(group->subject, sizeof group->subject, "%s", words[3]);
+    for (size_t tries = 0; group->engine_count < count; tries++) {
         bench_must(tries < tries_each * count ? KVB_OK : KVB_IO, "free ports in a row");
-        (void)open_worker(&opened, ranks);
+        (void)open_worker(group, ranks);
     }
-    *group_at(number) = opened;
     for (size_t i = 0; i < count; i += ranks) {
-        printf("%s\"%s\"", i == 0 ? "[" : ",", opened.engines[i].endpoint);
+        printf("%s\"%s\"", i == 0 ? "[" : ",", group->engines[i].endpoint);
     }
     printf("]");
 }
 
 /* subscribed GROUP MS: whether all engines are, after this time at most */
-static void wait_for_subscriptions(const char *words)
+static void wait_for_subscriptions(char *const words[])
 {
+    struct group *group = group_at(words[0]);
+    const uint64_t ms = bench_number(words[1]);
     const uint64_t began_ns = kvb_clock_monotonic_ns();
-    size_t number = 0;
-    unsigned ms = 0;
     kvb_status status = KVB_OK;
 
-    must_be(sscanf(words, "%zu %u", &number, &ms) == 2);
-    struct group *group = group_at(number);
     while (status == KVB_OK && group->subscribed_count < group->engine_count &&
            kvb_clock_monotonic_ns() - began_ns < ms * KVB_NS_PER_MS) {
         status = engine_wait(&group->engines[group->subscribed_count], (int)ms);
@@ -367,16 +364,13 @@ static void wait_for_subscriptions(const char *words)
 
 /* republished GROUP EVENTS: counts what is republished at this address, and waits for its first
  * batch: a bridge sends an empty one each second */
-static void open_republished(const char *words)
+static void open_republished(char *const words[])
 {
-    char events[64];
-    size_t number = 0;
+    struct republished *reader = &group_at(words[0])->republished;
+    const uint64_t began_ns = kvb_clock_monotonic_ns();
     kvb_status status = KVB_AGAIN;
 
-    must_be(sscanf(words, "%zu %63s", &number, events) == 2);
-    struct republished *reader = &group_at(number)->republished;
-    bench_must(republished_open(events, reader), "the reader of what is republished");
-    const uint64_t began_ns = kvb_clock_monotonic_ns();
+    bench_must(republished_open(words[1], reader), "the reader of what is republished");
     while (status == KVB_AGAIN &&
            kvb_clock_monotonic_ns() - began_ns < snapshot_ms * KVB_NS_PER_MS) {
         status = republished_read(reader);
@@ -386,33 +380,22 @@ static void open_republished(const char *words)
 }
 
 /* warm GROUP SCRIPT */
-static void warm_up(const char *words)
+static void warm_up(char *const words[])
 {
-    size_t number = 0;
-    size_t script = 0;
-
-    must_be(sscanf(words, "%zu %zu", &number, &script) == 2);
-    run_warm_up(group_at(number), script_at(script));
+    run_warm_up(group_at(words[0]), script_at(words[1]));
     printf("true");
 }
 
 /* run GROUP SCRIPT BATCHES_A_SECOND IS_ONCE SECONDS PID */
-static void run(const char *words)
+static void run(char *const words[])
 {
-    struct run_options options;
-    size_t number = 0;
-    size_t script = 0;
-    unsigned is_once = 0;
-    double seconds = 0;
+    const struct run_options options = { .script = script_at(words[1]),
+                                         .batches_a_second = bench_number(words[2]),
+                                         .is_once = bench_number(words[3]) != 0,
+                                         .duration_ns = ns_of(words[4]),
+                                         .pid = (pid_t)bench_number(words[5]) };
+    const struct run_result result = run_and_follow(group_at(words[0]), &options);
 
-    must_be(
-        sscanf(
-            words, "%zu %zu %" SCNu64 " %u %lf %d", &number, &script, &options.batches_a_second,
-            &is_once, &seconds, &options.pid) == 6);
-    options.script = script_at(script);
-    options.is_once = is_once != 0;
-    options.duration_ns = (uint64_t)(seconds * (double)KVB_NS_PER_S);
-    const struct run_result result = run_and_follow(group_at(number), &options);
     printf(
         "{\"batches\":%" PRIu64 ",\"lost\":%" PRIu64
         ",\"batches_a_second\":%.17g,\"cpu_ns\":%.17g,\"bytes\":%.17g,\"p50_us\":%.17g,"
@@ -422,30 +405,22 @@ static void run(const char *words)
 }
 
 /* rest GROUP SECONDS PID: the process's % of a core */
-static void rest(const char *words)
+static void rest(char *const words[])
 {
-    size_t number = 0;
-    double seconds = 0;
-    pid_t pid = 0;
-
-    must_be(sscanf(words, "%zu %lf %d", &number, &seconds, &pid) == 3);
-    printf("%.17g", run_at_rest(group_at(number), (uint64_t)(seconds * (double)KVB_NS_PER_S), pid));
+    printf(
+        "%.17g", run_at_rest(group_at(words[0]), ns_of(words[1]), (pid_t)bench_number(words[2])));
 }
 
 /* snapshot GROUP SCRIPT REPLAY: s from a new reader's request until it has all the script's blocks
  */
-static void take_snapshot(const char *words)
+static void take_snapshot(char *const words[])
 {
-    char replay[64];
-    size_t number = 0;
-    size_t script = 0;
-
-    must_be(sscanf(words, "%zu %zu %63s", &number, &script, replay) == 3);
-    struct republished *reader = &group_at(number)->republished;
-    const size_t wanted = script_at(script)->block_count;
+    struct republished *reader = &group_at(words[0])->republished;
+    const size_t wanted = script_at(words[1])->block_count;
     const uint64_t began_ns = kvb_clock_monotonic_ns();
     const uint64_t laps = reader->laps;
-    bench_must(republished_ask_for_all(reader, replay), "a request for all blocks");
+
+    bench_must(republished_ask_for_all(reader, words[2]), "a request for all blocks");
     while (reader->laps == laps || reader->blocks < wanted) {
         const kvb_status status = republished_read(reader);
         bench_must(status == KVB_AGAIN ? KVB_OK : status, "what is republished");
@@ -457,44 +432,41 @@ static void take_snapshot(const char *words)
 }
 
 /* close GROUP */
-static void close_group(const char *words)
+static void close_group(char *const words[])
 {
-    size_t number = 0;
+    struct group *group = group_at(words[0]);
 
-    must_be(sscanf(words, "%zu", &number) == 1);
-    struct group *group = group_at(number);
     for (size_t i = 0; i < group->engine_count; i++) {
         engine_close(&group->engines[i]);
     }
     free(group->engines);
     republished_close(&group->republished);
-    *group = (struct group){ .nats_port = 0 };
+    *group = (struct group){ .engine_count = 0 };
     printf("true");
 }
 
 /* clang-format off */
 static const struct bench_command commands[] = {
-    { "script",      make_script },
-    { "open",        open_group },
-    { "subscribed",  wait_for_subscriptions },
-    { "republished", open_republished },
-    { "warm",        warm_up },
-    { "run",         run },
-    { "rest",        rest },
-    { "snapshot",    take_snapshot },
-    { "close",       close_group },
+    { "script",      4, make_script },
+    { "open",        4, open_group },
+    { "subscribed",  2, wait_for_subscriptions },
+    { "republished", 2, open_republished },
+    { "warm",        2, warm_up },
+    { "run",         6, run },
+    { "rest",        3, rest },
+    { "snapshot",    3, take_snapshot },
+    { "close",       1, close_group },
 };
 /* clang-format on */
 
 int main(int argc, char **argv)
 {
     zmq_context = zmq_ctx_new();
-    nats_port = (uint16_t)(argc == 2 ? strtoul(argv[1], NULL, 10) : 0);
-    if (nats_port == 0 || !zmq_context ||
-        zmq_ctx_set(zmq_context, ZMQ_MAX_SOCKETS, max_sockets) != 0) {
+    if (argc != 2 || !zmq_context || zmq_ctx_set(zmq_context, ZMQ_MAX_SOCKETS, max_sockets) != 0) {
         (void)fprintf(stderr, "usage: %s NATS_PORT\n", argv[0]);
         return EXIT_FAILURE;
     }
+    nats_port = (uint16_t)bench_number(argv[1]);
     bench_obey(commands, KVB_COUNT_OF(commands));
     return EXIT_SUCCESS;
 }

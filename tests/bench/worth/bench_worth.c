@@ -128,19 +128,18 @@ say_run(const char *setting, const struct contender *contender, const struct wor
     bench_figure_with(name, result->ttft_p50_ms, "ms", more);
 }
 
-static double ratio_of(double better, double than)
-{
-    return than > 0 ? better / than : 1;
-}
-
+/* In milliseconds less is better, in a share of blocks more. */
 static void say_against(
-    const char *setting, const char *what, double value, const char *unit, const char *against,
-    double against_value, double ratio)
+    const char *setting, const char *what, double ours, const char *unit, const char *against,
+    double theirs)
 {
+    const bool is_less_better = strcmp(unit, "ms") == 0;
+    const double base = is_less_better ? ours : theirs;
     char name[192];
 
     (void)snprintf(name, sizeof name, "%s.%s", setting, what);
-    bench_figure_against(name, value, unit, against, against_value, ratio);
+    bench_figure_against(
+        name, ours, unit, against, theirs, base > 0 ? (is_less_better ? theirs : ours) / base : 1);
 }
 
 /* The policy with the lowest median among those that ignore caches. */
@@ -161,20 +160,17 @@ static size_t best_blind(const struct run *run)
 static void compare_policies(const char *setting, const struct run *run)
 {
     const struct worth_result *kv = &run->results[contender_at("kv")];
-    const struct worth_result *round = &run->results[contender_at("round_robin")];
-    const struct worth_result *least = &run->results[contender_at("least_requests")];
-    const size_t blind_at = best_blind(run);
-    const struct worth_result *blind = &run->results[blind_at];
+    const size_t blind = best_blind(run);
 
     say_against(
-        setting, "kv_hit_rate", kv->hit_rate, "of blocks", "round_robin", round->hit_rate,
-        ratio_of(kv->hit_rate, round->hit_rate));
+        setting, "kv_hit_rate", kv->hit_rate, "of blocks", "round_robin",
+        run->results[contender_at("round_robin")].hit_rate);
     say_against(
-        setting, "kv_ttft_p50", kv->ttft_p50_ms, "ms", "least_requests", least->ttft_p50_ms,
-        ratio_of(least->ttft_p50_ms, kv->ttft_p50_ms));
+        setting, "kv_ttft_p50", kv->ttft_p50_ms, "ms", "least_requests",
+        run->results[contender_at("least_requests")].ttft_p50_ms);
     say_against(
-        setting, "kv_ttft_p50.of_blind", kv->ttft_p50_ms, "ms", contenders[blind_at].name,
-        blind->ttft_p50_ms, ratio_of(blind->ttft_p50_ms, kv->ttft_p50_ms));
+        setting, "kv_ttft_p50.of_blind", kv->ttft_p50_ms, "ms", contenders[blind].name,
+        run->results[blind].ttft_p50_ms);
 }
 
 /* kv compared with kv with exact events. */
@@ -183,12 +179,8 @@ static void compare_pictures(const char *setting, const struct run *run, const s
     const struct worth_result *kv = &run->results[contender_at("kv")];
     const struct worth_result *best = &exact->results[contender_at("kv")];
 
-    say_against(
-        setting, "kv_hit_rate", kv->hit_rate, "of blocks", "kv, exact", best->hit_rate,
-        ratio_of(kv->hit_rate, best->hit_rate));
-    say_against(
-        setting, "kv_ttft_p50", kv->ttft_p50_ms, "ms", "kv, exact", best->ttft_p50_ms,
-        ratio_of(best->ttft_p50_ms, kv->ttft_p50_ms));
+    say_against(setting, "kv_hit_rate", kv->hit_rate, "of blocks", "kv, exact", best->hit_rate);
+    say_against(setting, "kv_ttft_p50", kv->ttft_p50_ms, "ms", "kv, exact", best->ttft_p50_ms);
 }
 
 static struct run run_setting(

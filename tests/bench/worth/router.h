@@ -21,8 +21,6 @@ struct worth_picture {
     double lost_events; /* 0 .. 1: never arrive, and are not repaired */
 };
 
-enum { worth_max_workers = 1024 };
-
 struct worth_router_options {
     uint32_t workers;
     enum kvb_route_policy policy;
