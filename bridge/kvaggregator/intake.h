@@ -7,7 +7,7 @@
 #include "kvaggregator/byte_budget.h"
 #include "model/router_batch.h"
 #include "model/stream.h"
-#include "wire/query/prompt.h"
+#include "wire/router/json.h"
 #include "wire/router/sync.h"
 
 #include <pthread.h>

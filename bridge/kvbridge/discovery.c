@@ -10,8 +10,7 @@
 #include "core/url_show.h"
 #include "daemon/bearer_token.h"
 #include "ingest/http/fetch.h"
-#include "wire/engine/event_sources.h"
-#include "wire/engine/server_info.h"
+#include "wire/engine/answers.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -11,7 +11,7 @@
 #include "model/event_batch.h"
 #include "model/load.h"
 #include "stream/serve.h"
-#include "wire/load/coordinator.h"
+#include "wire/load/engine_message.h"
 
 #include <stdbool.h>
 #include <stddef.h>

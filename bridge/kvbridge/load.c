@@ -8,7 +8,7 @@
 #include "kvbridge/publisher.h"
 #include "kvbridge/shown.h"
 #include "stream/stream.h"
-#include "wire/load/coordinator.h"
+#include "wire/load/engine_message.h"
 
 #include <stdlib.h>
 

@@ -10,7 +10,7 @@
 #include "kvbridge/publisher.h"
 #include "kvbridge/rank.h"
 #include "kvbridge/shown.h"
-#include "wire/router/bridge_streams.h"
+#include "wire/router/bridge_status.h"
 
 #include <stdio.h>
 #include <stdlib.h>

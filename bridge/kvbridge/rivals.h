@@ -3,7 +3,7 @@
 #include "bus/bus.h"
 #include "bus/contract.h"
 #include "core/status.h"
-#include "wire/router/bridge_streams.h"
+#include "wire/router/bridge_status.h"
 
 #include <pthread.h>
 #include <stdbool.h>

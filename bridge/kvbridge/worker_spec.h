@@ -7,7 +7,7 @@
 #include "model/stream.h"
 #include "model/tier.h"
 #include "model/worker_facts.h"
-#include "wire/engine/event_sources.h"
+#include "wire/engine/answers.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>

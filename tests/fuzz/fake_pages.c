@@ -3,7 +3,7 @@
 #include "core/clock.h"
 #include "ingest/http/scraper.h"
 #include "model/stream.h"
-#include "wire/engine/model_list.h"
+#include "wire/engine/answers.h"
 #include "wire/load/engine_page.h"
 
 #include <stdio.h>

@@ -14,7 +14,7 @@
 #include "program.h"
 #include "wire/json/tree.h"
 #include "wire/load/json.h"
-#include "wire/router/bridge_streams.h"
+#include "wire/router/bridge_status.h"
 #include "wire/router/heartbeat.h"
 #include "wire/router/proto.h"
 #include "wire/router/sync.h"

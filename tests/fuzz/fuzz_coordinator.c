@@ -1,5 +1,5 @@
 #include "target.h"
-#include "wire/load/coordinator.h"
+#include "wire/load/engine_message.h"
 
 #include <stdlib.h>
 

@@ -1,8 +1,7 @@
 #include "core/limits.h"
 #include "core/own.h"
 #include "target.h"
-#include "wire/engine/event_sources.h"
-#include "wire/engine/server_info.h"
+#include "wire/engine/answers.h"
 #include "wire/json/writer.h"
 
 #include <stdio.h>

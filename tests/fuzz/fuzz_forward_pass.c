@@ -1,4 +1,4 @@
-#include "wire/load/forward_pass.h"
+#include "wire/load/engine_message.h"
 
 #include "core/limits.h"
 #include "core/own.h"

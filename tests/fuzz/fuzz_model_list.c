@@ -1,7 +1,7 @@
 #include "core/limits.h"
 #include "core/own.h"
 #include "target.h"
-#include "wire/engine/model_list.h"
+#include "wire/engine/answers.h"
 #include "wire/json/writer.h"
 
 #include <stdlib.h>

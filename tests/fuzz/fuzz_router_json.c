@@ -4,7 +4,6 @@
 #include "core/own.h"
 #include "router_same.h"
 #include "target.h"
-#include "wire/query/prompt.h"
 
 #include <json-c/json.h>
 #include <stdlib.h>

@@ -7,7 +7,7 @@
 #include "core/ring.h"
 #include "core/secret_file.h"
 #include "model/stream.h"
-#include "wire/engine/model_list.h"
+#include "wire/engine/answers.h"
 #include "wire/load/engine_page.h"
 
 #include <stdatomic.h>

@@ -8,7 +8,7 @@
 #include "ingest/zmq/monitor.h"
 #include "ingest/zmq/poller.h"
 #include "ingest/zmq/socket.h"
-#include "wire/load/forward_pass.h"
+#include "wire/load/engine_message.h"
 
 #include <errno.h>
 #include <stdbool.h>

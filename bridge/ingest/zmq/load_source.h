@@ -3,7 +3,7 @@
 #include "core/status.h"
 #include "ingest/zmq/context.h"
 #include "model/load.h"
-#include "wire/load/coordinator.h"
+#include "wire/load/engine_message.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -110,9 +110,9 @@ static void note_what_is_unstated(
         return; /* it names blocks that other events have described */
     }
     event->is_kind_unstated = event->group > 0 && !fields->has[field_spec_kind];
-    event->lacks_salts = fields->places > 0 && fields->places < places_with_salts;
+    event->lacks_salts = fields->elements > 0 && fields->elements < places_with_salts;
     event->is_hash_of_page =
-        fields->places == places_without_medium && kvb_engine_is_hash_of_page(batch, event);
+        fields->elements == places_without_medium && kvb_engine_is_hash_of_page(batch, event);
 }
 
 [[gnu::hot]] static kvb_status read_stored_form(
@@ -122,6 +122,7 @@ static void note_what_is_unstated(
     if (fields->has[field_shared_key]) {
         return kvb_engine_read_object(batch, fields, event);
     }
+    /* The group comes first: a kind that no rule covers ends the event, whatever the rest is. */
     KVB_TRY(kvb_engine_read_group(fields, event));
     KVB_TRY(kvb_engine_read_window(fields, event));
     event->skip = kvb_engine_scope(fields, event);
@@ -130,6 +131,8 @@ static void note_what_is_unstated(
     }
     KVB_TRY(kvb_engine_read_medium(fields, event));
     KVB_TRY(kvb_engine_read_hashes(batch, fields, event));
+    /* The tokens follow the hashes, because they are counted against them, and precede the parent,
+     * because only a block with tokens may have the parent 0. */
     KVB_TRY(kvb_engine_read_tokens(batch, fields, event));
     KVB_TRY(kvb_engine_read_parent(batch, fields, event));
     note_what_is_unstated(batch, fields, event);
@@ -143,6 +146,7 @@ static kvb_status read_removed_form(
     if (fields->has[field_shared_key]) {
         return kvb_engine_read_object(batch, fields, event);
     }
+    /* The window's length is not read: a removal names blocks, and needs no rule for them. */
     KVB_TRY(kvb_engine_read_group(fields, event));
     event->skip = kvb_engine_scope(fields, event); /* only in maps: arrays have no such field */
     if (event->skip != KVB_SKIP_NONE) {
@@ -336,7 +340,7 @@ static kvb_status find_in_array(
     const struct event_form *form = find_event_form(tag, (kvb_span){ 0 });
     fields->elements = count;
     fields->has_bare_ids = count < places_with_group;
-    fields->places = count;
+    /* Elements behind the known ones belong to a newer engine, and are stepped over. */
     for (uint32_t place = 0; form && place < count - 1; place++) {
         const unsigned field = place < form->place_count ? form->places[place] : field_count;
         KVB_TRY(
@@ -381,6 +385,7 @@ static kvb_status find_in_map(
 
     KVB_TRY(kvb_mp_take_map(cursor, &pairs));
     for (uint32_t i = 0; i < pairs; i++) {
+        /* The two tags may stand anywhere, so all fields are located before the form is known. */
         unsigned field = field_count;
         kvb_span key = { 0 };
         if (kvb_mp_take_text(cursor, &key) != KVB_OK) {
@@ -455,9 +460,11 @@ static kvb_status read_event_form(
     if (status == KVB_OK && event.skip == KVB_SKIP_NONE) {
         return KVB_OK;
     }
+    /* Without memory, or above a ceiling, the whole batch ends; its sender repeats it. */
     if (status != KVB_OK && status != KVB_BAD_INPUT) {
         return status;
     }
+    /* What it has added to the arrays goes; of its own members those of its group stay. */
     roll_back(batch, &marks);
     event = skipped(status == KVB_OK ? event.skip : form->when_bad, &event);
     return add_engine_event(batch, fields, &event);
@@ -483,6 +490,7 @@ static kvb_status take_engine_event(struct kvb_event_batch *batch, struct kvb_mp
         KVB_TRY(find_in_map(batch, cursor, &form, &fields));
     }
     batch->counts_from_one |= fields.has_event_type;
+    /* The cursor stands behind an event of a known form. Of any other it may stand anywhere. */
     if (form) {
         return read_event_form(batch, form, &fields);
     }
@@ -542,6 +550,7 @@ static kvb_status take_array(struct kvb_event_batch *batch, struct kvb_mp_cursor
     }
     KVB_TRY(take_timestamp(batch, cursor));
     KVB_TRY(take_engine_events(batch, cursor));
+    /* A third element that is no rank is left for the loop, as are all behind it. */
     if (count > taken) {
         take_rank(batch, cursor);
         taken += batch->has_rank;
@@ -590,6 +599,7 @@ static kvb_status take_map(struct kvb_event_batch *batch, struct kvb_mp_cursor *
     struct batch_parts parts = { .has_rank = false };
 
     KVB_TRY(find_parts(cursor, &parts));
+    /* Time and rank are read before the events, as in an array, wherever they stand. */
     KVB_TRY(take_timestamp(batch, &parts.ts));
     if (parts.has_rank) {
         take_rank(batch, &parts.rank);

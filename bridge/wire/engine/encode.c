@@ -94,6 +94,7 @@ static void pack_stored(struct writer *writer, const struct kvb_engine_event *ev
     }
     pack_group(writer, event);
     pack_key(writer, "kv_cache_spec_kind");
+    /* Readers that know groups want the kind; others skip it, in a map and in an array. */
     kvb_pack_text(packer, "full_attention");
     if (!writer->is_map) {
         (void)msgpack_pack_nil(packer); /* kv_cache_spec_sliding_window */
@@ -128,6 +129,7 @@ kvb_status kvb_republished_batch_encode(
     const size_t len_before = out->len;
 
     kvb_pack_begin(&writer.packer, &sink);
+    /* [ts, events, rank], as vLLM writes a batch in both forms of its events. */
     (void)msgpack_pack_array(&writer.packer, 3);
     (void)msgpack_pack_double(&writer.packer, batch->timestamp_s);
     (void)msgpack_pack_array(&writer.packer, batch->event_count);
@@ -139,6 +141,7 @@ kvb_status kvb_republished_batch_encode(
     } else {
         (void)msgpack_pack_nil(&writer.packer);
     }
+    /* The packer goes on after a failure; only the sink knows of it. */
     if (sink.status != KVB_OK) {
         out->len = len_before;
     }

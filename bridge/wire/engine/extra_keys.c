@@ -63,20 +63,15 @@ static bool is_hex_id(kvb_span text)
     return text.len == digits_in_id;
 }
 
-static uint64_t first_digits(kvb_span text)
+static uint64_t key_of_id(kvb_span id)
 {
     uint64_t key = 0;
 
-    for (size_t i = 0; i < digits_in_key; i++) {
-        const int digit = tolower(text.data[i]);
-        key = key << 4 | (uint64_t)(isdigit(digit) ? digit - '0' : digit - 'a' + 10);
+    if (!is_hex_id(id)) {
+        return kvb_hash64(id, 0);
     }
+    (void)kvb_engine_hash_of_hex((kvb_span){ id.data, digits_in_key }, &key);
     return key;
-}
-
-static uint64_t key_of_id(kvb_span id)
-{
-    return is_hex_id(id) ? first_digits(id) : kvb_hash64(id, 0);
 }
 
 static uint64_t key_at_offset(uint64_t key, uint64_t offset)
@@ -133,6 +128,7 @@ add_salt(struct kvb_event_batch *batch, kvb_span salt, struct kvb_engine_event *
 /* Takes the salt from a prompt's first block. */
 static kvb_status take_salt(struct extras *extras, kvb_span text)
 {
+    /* Salt or id? Of an engine that never wrote a pair, both look like this. */
     if (has_bare_ids(extras) && is_hex_id(text)) {
         extras->event->is_salt_unsure = true;
         return add_key(extras, key_of_id(text));
@@ -156,6 +152,7 @@ static kvb_status take_text_item(struct extras *extras, kvb_span text, uint32_t 
     if (extras->begins_prompt) {
         return take_salt(extras, text);
     }
+    /* Behind the first block there is no salt, so the versions with bare ids mean one. */
     if (has_bare_ids(extras)) {
         return add_key(extras, key_of_id(text));
     }
@@ -176,6 +173,7 @@ static kvb_status take_pair_item(struct extras *extras, struct kvb_mp_cursor *cu
         KVB_TRY(add_key(extras, key_of_id(id)));
         members--;
     }
+    /* The offset in the prompt is not used: the tokens before it say where it is. */
     for (uint32_t i = 0; i < members; i++) {
         KVB_TRY(kvb_mp_skip(cursor));
     }
@@ -195,6 +193,7 @@ static kvb_status take_item(struct extras *extras, struct kvb_mp_cursor *cursor,
     case KVB_MP_NIL:
         return kvb_mp_skip(cursor);
     default:
+        /* Bytes of an embedding, or what a later version adds: no query can say it. */
         extras->block->unmatchable = true;
         return kvb_mp_skip(cursor);
     }
@@ -307,6 +306,7 @@ static kvb_status read_extra_blocks(
                                  .block = &batch->extras[event->extra_at + i],
                                  .begins_prompt = i == 0 && !event->has_parent,
                                  .has_named_salt = has_named_salt };
+        /* Keys of another list may stand here already. */
         if (extras.block->key_count == 0) {
             extras.block->key_at = (uint32_t)batch->key_count;
         }
@@ -370,6 +370,7 @@ kvb_status kvb_engine_read_salt(
         KVB_TRY(kvb_mp_take_text(&cursor, &salt));
     }
     KVB_TRY(find_salt_in_map(fields, &mapped));
+    /* Both forms in one event are no harm as long as they agree. */
     if (salt.len > 0 && mapped.len > 0 && !is_equal(salt, mapped)) {
         return KVB_BAD_INPUT;
     }

@@ -35,8 +35,7 @@ static kvb_status take_byte_hash(struct kvb_mp_cursor *cursor, uint64_t *out_has
     return KVB_OK;
 }
 
-/* Uses the last 16 digits if there are more, as for bytes. */
-static kvb_status hash_of_hex(kvb_span digits, uint64_t *out_hash)
+kvb_status kvb_engine_hash_of_hex(kvb_span digits, uint64_t *out_hash)
 {
     uint64_t hash = 0;
 
@@ -69,7 +68,7 @@ kvb_status kvb_engine_hash_of_digits(kvb_span text, uint64_t *out_hash)
 {
     const bool is_hex = text.len > 2 && text.data[0] == '0' && tolower(text.data[1]) == 'x';
 
-    return is_hex ? hash_of_hex((kvb_span){ text.data + 2, text.len - 2 }, out_hash)
+    return is_hex ? kvb_engine_hash_of_hex((kvb_span){ text.data + 2, text.len - 2 }, out_hash)
                   : hash_of_decimal(text, out_hash);
 }
 
@@ -109,6 +108,7 @@ static bool read_hash_list(
     }
     for (uint32_t i = 0; i < list->count; i++) {
         uint64_t *hash = &batch->hashes[batch->hash_count + i].value;
+        /* A signed integer is an engine's choice for all its hashes, and republishing keeps it. */
         batch->has_signed_hashes |= cursor->at < cursor->end && *cursor->at == code_int64;
         if (kvb_engine_take_hash(cursor, hash) != KVB_OK) {
             return false;
@@ -152,6 +152,7 @@ static bool read_list_field(
     if (!fields->has[field] || read_list_field(batch, fields, field, cursor)) {
         return KVB_OK;
     }
+    /* Another form: its reader finds out what it is, later. */
     cursor->at = fields->at[field];
     return kvb_mp_skip_within(cursor, max_depth);
 }
@@ -171,11 +172,13 @@ static bool read_list_field(
         return KVB_BAD_INPUT;
     }
     event->hash_at = (uint32_t)batch->hash_count;
+    /* Counting them accepts what was read when the field was located. */
     if (has_block_hashes && fields->hashes.is_read) {
         event->hash_count = fields->hashes.count;
         batch->hash_count += event->hash_count;
         return KVB_OK;
     }
+    /* The rare forms, and the lists that failed: read again, now for their status. */
     KVB_TRY(kvb_mp_take_array(&cursor, &count));
     KVB_TRY(kvb_event_batch_reserve_hashes(batch, count));
     event->hash_count = count;
@@ -219,6 +222,7 @@ kvb_status kvb_engine_add_text(
     const bool has_room = text.len <= kvb_max_batch_text_bytes - batch->text_len;
     const kvb_span before = kvb_event_batch_text(batch, known);
 
+    /* A batch of one adapter names it in each event. */
     if (before.len == text.len && memcmp(before.data, text.data, text.len) == 0) {
         *out_ref = known;
         return KVB_OK;
@@ -265,6 +269,7 @@ kvb_status kvb_engine_read_lora(
     if (fields->has[field_lora_name] && kvb_mp_next(&name_at) != KVB_MP_MAP) {
         KVB_TRY(kvb_mp_take_text(&name_at, &name));
     }
+    /* Engines before lora_name number their adapters only: the number becomes a name. */
     if (name.len == 0 && fields->has[field_lora_id]) {
         KVB_TRY(kvb_mp_take_bits(&id_at, &id));
         const int len = snprintf(numbered, sizeof numbered, "lora_id:%lld", (long long)id);

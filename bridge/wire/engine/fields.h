@@ -42,11 +42,10 @@ struct engine_list {
 
 struct engine_fields {
     bool has_event_type; /* it has Mooncake's event_type */
-    uint32_t elements;   /* of an event that is an array, its tag included; 0: it is a map */
     /* The event is an array without an element for group_idx.  Its vLLM may write multimodal ids
      * as bare texts: see wire/engine/extra_keys.c. */
     bool has_bare_ids;
-    uint32_t places;                /* of an array, its tag included; 0: the event is a map */
+    uint32_t elements;              /* of an array, its tag included; 0: the event is a map */
     bool has[field_count];          /* present, and not nil */
     struct engine_list hashes;      /* field_block_hashes, after the counted batch->hashes */
     struct engine_list tokens;      /* field_token_ids, after the counted batch->tokens */
@@ -59,6 +58,8 @@ kvb_engine_cursor_at(const struct engine_fields *fields, enum engine_field field
 {
     return (struct kvb_mp_cursor){ .at = fields->at[field], .end = fields->end };
 }
+
+/* ---- wire/engine/fields.c: finding fields, and reading those of every event ---- */
 
 /* Begins an event without fields; end: end of the message. */
 void kvb_engine_fields_begin(struct engine_fields *fields, const uint8_t *end);
@@ -78,18 +79,6 @@ kvb_status kvb_engine_read_hashes(
     struct kvb_engine_event *event);
 kvb_status kvb_engine_read_parent(
     const struct kvb_event_batch *batch, const struct engine_fields *fields,
-    struct kvb_engine_event *event);
-kvb_status kvb_engine_read_tokens(
-    struct kvb_event_batch *batch, const struct engine_fields *fields,
-    struct kvb_engine_event *event);
-/* Whether the hash of the event's first block is CPython's hash of the tuple of its tokens.  Called
- * after hashes and tokens. */
-bool kvb_engine_is_hash_of_page(
-    const struct kvb_event_batch *batch, const struct kvb_engine_event *event);
-/* Called after the tokens: reads the lookahead tokens after each block, which the block's hash
- * also covers. */
-kvb_status kvb_engine_read_lookahead(
-    struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event);
 kvb_status kvb_engine_read_lora(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
@@ -112,17 +101,51 @@ kvb_engine_read_medium(const struct engine_fields *fields, struct kvb_engine_eve
  * hexadecimal after 0x. */
 kvb_status kvb_engine_take_hash(struct kvb_mp_cursor *cursor, uint64_t *out_hash);
 
+/* The last 16 of hexadecimal digits.  KVB_BAD_INPUT: there are none, or it contains something
+ * else. */
+kvb_status kvb_engine_hash_of_hex(kvb_span digits, uint64_t *out_hash);
+
 /* The hash of a text of digits.  KVB_BAD_INPUT: it contains something else. */
 kvb_status kvb_engine_hash_of_digits(kvb_span text, uint64_t *out_hash);
+
+/* The tier of a medium, by the word that any engine uses for it; false: the word is unknown. */
+bool kvb_engine_find_tier(kvb_span medium, enum kvb_tier *out_tier);
+
+/* Copies a peer's text into the batch; statuses as above.  known: the same text of the previous
+ * event; an equal text is not copied again, because a batch repeats the same names. */
+kvb_status kvb_engine_add_text(
+    struct kvb_event_batch *batch, kvb_span text, struct kvb_text_ref known,
+    struct kvb_text_ref *out_ref);
+
+/* Adds an empty extra for each of the event's blocks, unless it has them already. */
+kvb_status kvb_engine_need_extras(struct kvb_event_batch *batch, struct kvb_engine_event *event);
+
+/* KVB_SKIP_NONE when the event is about this worker's blocks and the kind of its group, which
+ * was read before, is supported. */
+enum kvb_skip
+kvb_engine_scope(const struct engine_fields *fields, const struct kvb_engine_event *event);
+
+/* ---- wire/engine/tokens.c: the tokens of blocks, and those behind each ---- */
+
+/* Errors as above. */
+kvb_status kvb_engine_read_tokens(
+    struct kvb_event_batch *batch, const struct engine_fields *fields,
+    struct kvb_engine_event *event);
+/* Whether the hash of the event's first block is CPython's hash of the tuple of its tokens.  Called
+ * after hashes and tokens. */
+bool kvb_engine_is_hash_of_page(
+    const struct kvb_event_batch *batch, const struct kvb_engine_event *event);
+/* Called after the tokens: reads the lookahead tokens after each block, which the block's hash
+ * also covers. */
+kvb_status kvb_engine_read_lookahead(
+    struct kvb_event_batch *batch, const struct engine_fields *fields,
+    struct kvb_engine_event *event);
 
 /* The token list of an event whose block_size is known.  A token id that is a text makes its
  * block unmatchable.  The tokens of a sparse event (is_sparse) are not read. */
 kvb_status kvb_engine_read_token_list(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event);
-
-/* The tier of a medium, by the word that any engine uses for it; false: the word is unknown. */
-bool kvb_engine_find_tier(kvb_span medium, enum kvb_tier *out_tier);
 
 /* ---- wire/engine/pool.c: objects of a pool, given by key and replicas ---- */
 
@@ -146,14 +169,30 @@ extern const unsigned kvb_engine_pool_tiers;
 kvb_status kvb_engine_read_replicas(
     const struct engine_fields *fields, unsigned *out_tiers, bool *out_has_bad);
 
-/* Copies a peer's text into the batch; statuses as above.  known: the same text of the previous
- * event; an equal text is not copied again, because a batch repeats the same names. */
-kvb_status kvb_engine_add_text(
-    struct kvb_event_batch *batch, kvb_span text, struct kvb_text_ref known,
-    struct kvb_text_ref *out_ref);
+/* The key of an object in a Mooncake store, as the engine's connector wrote it.  It names a block,
+ * and the part of the block's KV cache that the object contains:
+ *
+ *     [PREFIX@]MODEL@tp_rank:T@pcpP@dcpD@pp_rank:R@group:G@HASH   vLLM; the last 8 bytes
+ *     MODEL@pcpP@dcpD@head_or_tp_rank:T@pp_rank:R@HASH            vLLM Ascend, likewise
+ *     SHA256_RANK_k, SHA256_RANK_v                                SGLang; the first 8 bytes
+ *     1234, -1234, 0x4d2                                          a client's own: the hash alone
+ *
+ * HASH and SHA256 are hexadecimal.  SGLang with MLA writes no RANK, with pipeline stages two. */
+struct kvb_object_key {
+    uint64_t hash; /* of the block, as the engine's events have it */
+    /* Keys of one family differ in shard and hash only: a request can load a block if one family
+     * has all its shards.  Both numbers are hashes of texts; a family is never 0, and has 24 bits,
+     * which fit a checkpoint. */
+    uint32_t family;
+    uint32_t shard;
+    kvb_span model; /* borrowed from the key; empty: the key names none */
+};
 
-/* Adds an empty extra for each of the event's blocks, unless it has them already. */
-kvb_status kvb_engine_need_extras(struct kvb_event_batch *batch, struct kvb_engine_event *event);
+/* KVB_BAD_INPUT: the key has another form. */
+kvb_status kvb_object_key_read(kvb_span key, struct kvb_object_key *out_key);
+
+/* The family and the shard of an object whose key has another form, but whose event has a hash. */
+void kvb_object_key_of_hash(uint64_t hash, struct kvb_object_key *out_key);
 
 /* ---- wire/engine/extra_keys.c: what identifies a block besides its tokens ---- */
 
@@ -172,8 +211,3 @@ kvb_status kvb_engine_read_extra_keys(
 kvb_status kvb_engine_read_mm_keys(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event);
-
-/* KVB_SKIP_NONE when the event is about this worker's blocks and the kind of its group, which
- * was read before, is supported. */
-enum kvb_skip
-kvb_engine_scope(const struct engine_fields *fields, const struct kvb_engine_event *event);

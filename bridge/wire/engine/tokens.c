@@ -22,6 +22,7 @@ take_pairs(struct kvb_mp_cursor *cursor, const struct kvb_engine_event *event, u
         }
         KVB_TRY(kvb_mp_take_u32(cursor, &out[i]));
         KVB_TRY(kvb_mp_take_u32(cursor, &second));
+        /* The second of a block's last pair is the token behind the block. */
         if ((i + 1) % event->block_size == 0 && blocks_left > 0) {
             *lookahead++ = second;
             blocks_left--;
@@ -71,6 +72,7 @@ static kvb_status take_tokens_or_texts(
         KVB_TRY(kvb_mp_take_text(cursor, &text));
         KVB_TRY(kvb_engine_need_extras(batch, event));
         out[i] = 0;
+        /* A text behind the last whole block spoils none. */
         if (i / event->block_size < event->extra_count) {
             batch->extras[event->extra_at + i / event->block_size].unmatchable = true;
         }
@@ -108,6 +110,7 @@ static kvb_status read_odd_tokens(
         return KVB_OK; /* tokenless */
     }
     KVB_TRY(check_cover(event, count));
+    /* A window's event with more tokens than its hashes cover leaves blocks out. */
     event->is_sparse = event->group_kind == KVB_GROUP_WINDOW &&
                        count > (uint64_t)event->hash_count * event->block_size;
     if (event->is_sparse) {
@@ -117,6 +120,7 @@ static kvb_status read_odd_tokens(
     if (!fields->tokens.is_read) {
         KVB_TRY(read_odd_tokens(batch, &cursor, event));
     }
+    /* Lookahead tokens that came with pairs stand behind the tokens. */
     batch->token_count += event->token_count + ((size_t)event->lookahead * event->hash_count);
     return KVB_OK;
 }
@@ -153,6 +157,7 @@ take_lookahead(struct kvb_mp_cursor *cursor, uint32_t lists, uint32_t lookahead,
         if (!kvb_mp_take_nil(cursor)) {
             KVB_TRY(kvb_mp_take_array(cursor, &count));
         }
+        /* nil counts as an empty list: all or none of the blocks have them. */
         if (count != lookahead) {
             return KVB_BAD_INPUT;
         }
@@ -214,6 +219,7 @@ kvb_status kvb_engine_read_lookahead(
     if (lists != event->hash_count) {
         return KVB_BAD_INPUT;
     }
+    /* Measured first, so that the reservation is of what the bytes can hold. */
     KVB_TRY(measure_lookahead(&cursor, lists, &lookahead));
     KVB_TRY(kvb_event_batch_reserve_tokens(batch, (size_t)lookahead * lists));
     KVB_TRY(take_lookahead(&cursor, lists, lookahead, batch->tokens + batch->token_count));

@@ -129,6 +129,7 @@ static void begin_value(struct kvb_body_scan *scan, uint8_t first)
     } else if (scan->current == KVB_BODY_PROMPT) {
         found->first_prompt = (struct kvb_body_place){ 0 };
     }
+    /* What the value is decides how its end is found. */
     switch (first) {
     case '"':
         scan->state = KVB_BODY_IN_STRING;
@@ -203,16 +204,21 @@ static bool keeps_strings(const struct kvb_body_scan *scan)
     return scan->depth == part_depth && scan->current == KVB_BODY_MESSAGES;
 }
 
+/* Whether the byte inside a string ends it. */
+static bool ends_string(struct kvb_body_scan *scan, uint8_t c)
+{
+    const bool was_escaped = scan->is_escaped;
+
+    scan->is_escaped = !was_escaped && c == '\\';
+    return !was_escaped && c == '"';
+}
+
 static void read_quoted(struct kvb_body_scan *scan, uint8_t c)
 {
     if (keeps_strings(scan)) {
         keep_key_byte(scan, c);
     }
-    if (scan->is_escaped) {
-        scan->is_escaped = false;
-    } else if (c == '\\') {
-        scan->is_escaped = true;
-    } else if (c == '"') {
+    if (ends_string(scan, c)) {
         scan->is_quoted = false;
         if (scan->depth == element_depth) {
             end_first_prompt(scan);
@@ -234,6 +240,7 @@ static void open_bracket(struct kvb_body_scan *scan)
 static void close_bracket(struct kvb_body_scan *scan)
 {
     scan->depth--;
+    /* Brackets are counted, not paired: the engine refuses what pairs wrongly. */
     if (scan->depth == top_depth) {
         end_value(scan, scan->at + 1);
     } else if (scan->depth == element_depth) {
@@ -250,6 +257,7 @@ static void read_in_container(struct kvb_body_scan *scan, uint8_t c)
         read_quoted(scan, c);
         return;
     }
+    /* The list of prompts has begun, and its first element has not been seen. */
     if (c != ']' && !is_blank(c) && awaits_first_prompt(scan)) {
         const enum kvb_body_type type = type_of(c);
         scan->found.first_prompt = (struct kvb_body_place){ .type = type, .at = scan->at };
@@ -258,6 +266,7 @@ static void read_in_container(struct kvb_body_scan *scan, uint8_t c)
     }
     switch (c) {
     case '"':
+        /* Whether the string is a key is known at the colon behind it. */
         scan->is_quoted = true;
         if (keeps_strings(scan)) {
             scan->key_len = 0;
@@ -283,24 +292,9 @@ static void read_in_container(struct kvb_body_scan *scan, uint8_t c)
 static void read_key_byte(struct kvb_body_scan *scan, uint8_t c)
 {
     keep_key_byte(scan, c);
-    if (scan->is_escaped) {
-        scan->is_escaped = false;
-    } else if (c == '\\') {
-        scan->is_escaped = true;
-    } else if (c == '"') {
+    if (ends_string(scan, c)) {
         scan->current = find_key(scan);
         scan->state = KVB_BODY_AT_COLON;
-    }
-}
-
-static void read_string_byte(struct kvb_body_scan *scan, uint8_t c)
-{
-    if (scan->is_escaped) {
-        scan->is_escaped = false;
-    } else if (c == '\\') {
-        scan->is_escaped = true;
-    } else if (c == '"') {
-        end_value(scan, scan->at + 1);
     }
 }
 
@@ -347,7 +341,9 @@ static void read_byte(struct kvb_body_scan *scan, uint8_t c)
         }
         break;
     case KVB_BODY_IN_STRING:
-        read_string_byte(scan, c);
+        if (ends_string(scan, c)) {
+            end_value(scan, scan->at + 1);
+        }
         break;
     case KVB_BODY_IN_SCALAR:
         if (is_blank(c) || c == ',' || c == '}') {
@@ -381,12 +377,14 @@ static size_t count_plain(const struct kvb_body_scan *scan, const uint8_t *bytes
     const bool is_in_container = scan->state == KVB_BODY_IN_CONTAINER;
     size_t i = 0;
 
+    /* The next byte belongs to the escape, in which nothing is plain. */
     if (scan->is_escaped) {
         return 0;
     }
     if (scan->state == KVB_BODY_IN_STRING ||
         (is_in_container && scan->is_quoted &&
          !(keeps_strings(scan) && scan->key_len <= sizeof scan->key))) {
+        /* Inside a string only its end and a backslash matter. */
         while (i < len && bytes[i] != '"' && bytes[i] != '\\') {
             i++;
         }
@@ -400,6 +398,7 @@ static size_t count_plain(const struct kvb_body_scan *scan, const uint8_t *bytes
 
 void kvb_body_scan_feed(struct kvb_body_scan *scan, kvb_span chunk)
 {
+    /* Places are 32-bit numbers: a longer body could not be described. */
     if (chunk.len > kvb_max_gateway_body_bytes - scan->at) {
         scan->state = KVB_BODY_TOO_DEEP;
         return;
@@ -469,6 +468,7 @@ kvb_status kvb_body_tokens_read(kvb_span value, uint32_t **out_tokens, size_t *o
         if (count == capacity) {
             return KVB_TOO_LARGE;
         }
+        /* A run stops before a number in another form, which the slow reader takes. */
         count += kvb_json_u32_run(&scan, tokens + count, capacity - count - 1);
         KVB_TRY(kvb_json_u32(&scan, &tokens[count]));
         count++;

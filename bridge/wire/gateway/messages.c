@@ -206,6 +206,7 @@ kvb_status kvb_ext_proc_headers_find(
         KVB_TRY(expect_type(&field, KVB_PROTO_BYTES));
         KVB_TRY(read_header(field.bytes, &key, &value));
         for (size_t i = 0; i < count; i++) {
+            /* Of equal headers the first counts. */
             if (!out_values[i].data && kvb_span_is(key, names[i])) {
                 out_values[i] = value;
             }
@@ -228,6 +229,7 @@ static kvb_status find_entry(kvb_span map, const char *key, kvb_span *out_value)
         }
         KVB_TRY(expect_type(&field, KVB_PROTO_BYTES));
 
+        /* Key and value of an entry may come in either order. */
         struct kvb_proto_scan entry = kvb_proto_scan_of(field.bytes);
         struct kvb_proto_field part;
         kvb_span name = { 0 };
@@ -272,6 +274,7 @@ static kvb_status read_value(kvb_span value, uint32_t *out_kind, kvb_span *out_b
             KVB_TRY(expect_type(&field, KVB_PROTO_BYTES));
             *out_bytes = field.bytes;
         }
+        /* A oneof that comes twice: the last one counts, whatever its kind. */
         if (field.number <= value_list) {
             *out_kind = field.number;
         }
@@ -322,6 +325,7 @@ static kvb_span take_endpoint(kvb_span *text)
 kvb_status kvb_endpoint_hint_next(struct kvb_endpoint_hint *hint, kvb_span *out_endpoint)
 {
     while (true) { /* ends: the text, then the list of texts, is read to its end */
+        /* First what is left of the text that was read last. */
         while (hint->text.len > 0) {
             const kvb_span endpoint = take_endpoint(&hint->text);
             if (endpoint.len == 0) {
@@ -338,6 +342,7 @@ kvb_status kvb_endpoint_hint_next(struct kvb_endpoint_hint *hint, kvb_span *out_
             return KVB_NOT_FOUND;
         }
 
+        /* Then the next value of the list; numbers and the like are no endpoints. */
         struct kvb_proto_field field;
         uint32_t kind = 0;
         kvb_span bytes = { 0 };
@@ -471,6 +476,7 @@ static void put_metadata(struct backwards *out, const struct kvb_gateway_pick *p
         put_number_entry(out, "worker", pick->worker_id);
         close_space(out, "kvbridge", end);
     }
+    /* The gateway's load balancer reads the endpoints here or in the header. */
     const uint8_t *lb_end = out->at;
     put_text_entry(out, destination, pick->endpoints);
     close_space(out, "envoy.lb", lb_end);
@@ -542,12 +548,6 @@ kvb_span kvb_ext_proc_empty_answer(enum kvb_ext_proc_part part)
     return (kvb_span){ .data = answers[part], .len = parts[part].end == 0 ? 2 : 4 };
 }
 
-static uint8_t *write_head(uint8_t *at, unsigned number, size_t len)
-{
-    *at++ = (uint8_t)(number << 3 | KVB_PROTO_BYTES);
-    return kvb_proto_write_varint(at, len);
-}
-
 static size_t field_bytes(size_t len)
 {
     return 1 + kvb_proto_varint_bytes(len) + len;
@@ -564,10 +564,10 @@ size_t kvb_ext_proc_echo_head_write(
     const size_t mutation = field_bytes(streamed);
     const size_t common = field_bytes(mutation);
 
-    uint8_t *at = write_head(out, parts[part].in_response, field_bytes(common));
-    at = write_head(at, part_response, common);
-    at = write_head(at, common_body, mutation);
-    at = write_head(at, body_streamed, streamed);
+    uint8_t *at = kvb_proto_write_bytes_head(out, parts[part].in_response, field_bytes(common));
+    at = kvb_proto_write_bytes_head(at, part_response, common);
+    at = kvb_proto_write_bytes_head(at, common_body, mutation);
+    at = kvb_proto_write_bytes_head(at, body_streamed, streamed);
     /* The flag stands before the bytes, against the order of the numbers, so that the bytes are
      * the message's end.  Readers of protobuf accept each order. */
     if (end_of_stream) {
@@ -575,7 +575,7 @@ size_t kvb_ext_proc_echo_head_write(
         *at++ = 1;
     }
     if (body_bytes > 0) {
-        at = write_head(at, streamed_body, body_bytes);
+        at = kvb_proto_write_bytes_head(at, streamed_body, body_bytes);
     }
     return (size_t)(at - out);
 }
@@ -605,6 +605,7 @@ kvb_status kvb_ext_proc_immediate_encode(
     kvb_buf_init(&error, kvb_max_gateway_answer_bytes);
     KVB_TRY(write_error(http_status, reason, message, &error));
 
+    /* The body is in hand before its length is written. */
     start_backwards(&answer);
     const uint8_t *end = answer.at;
     put_bytes(&answer, reason, strlen(reason));

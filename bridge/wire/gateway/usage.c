@@ -63,6 +63,7 @@ void kvb_usage_feed(struct kvb_usage_finder *finder, kvb_span chunk)
         finder->was_backslash = chunk.data[i - 1] == '\\';
         finder->at += i;
     }
+    /* One state for each byte: an answer may be cut anywhere. */
     for (; i < chunk.len; i++, finder->at++) {
         const uint8_t c = chunk.data[i];
         if (finder->matched == name_len) {

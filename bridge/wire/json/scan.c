@@ -125,11 +125,13 @@ read_decimal_digits(struct kvb_json_scan *scan, uint64_t *out_value, bool *out_w
     uint64_t value = read_first_digits(scan);
     bool wide = false;
 
+    /* The 17th digit on, and the last bytes of a text, one by one. */
     while (is_digit(peek(scan))) {
         wide |= __builtin_mul_overflow(value, 10, &value);
         wide |= __builtin_add_overflow(value, (uint64_t)(*scan->at - '0'), &value);
         scan->at++;
     }
+    /* JSON has no leading zeros: "01" is two tokens, so no number. */
     if (scan->at == first || (*first == '0' && scan->at - first > 1)) {
         return KVB_BAD_INPUT;
     }
@@ -146,6 +148,7 @@ kvb_status kvb_json_u64(struct kvb_json_scan *scan, uint64_t *out_value)
     skip_space(scan);
     KVB_TRY(read_decimal_digits(scan, &value, &is_wide));
     const uint8_t next = peek(scan);
+    /* 1.0 and 1e3 are whole numbers to people, but another type to typed readers. */
     if (is_wide || next == '.' || next == 'e' || next == 'E') {
         return KVB_BAD_INPUT;
     }
@@ -225,6 +228,7 @@ size_t kvb_json_u32_run(struct kvb_json_scan *scan, uint32_t *out, size_t max)
         for (; mask != 0; mask &= mask - 1) {
             const uint8_t *comma = chunk + __builtin_ctzll(mask);
             if (count == max || !read_run_number(at, comma, &out[count])) {
+                /* A number that is cut by the end of the text is left for the slow reader. */
                 scan->at = at;
                 return count;
             }
@@ -280,6 +284,7 @@ static kvb_status skip_number(struct kvb_json_scan *scan, struct kvb_json_budget
         is_integer = false;
         KVB_TRY(skip_exponent(scan));
     }
+    /* json-c would replace it silently by the nearest 64-bit number. */
     budget->has_wide_integer |= is_integer && (is_wide || (is_negative && value > lowest));
     return KVB_OK;
 }
@@ -314,6 +319,7 @@ kvb_status kvb_json_string(struct kvb_json_scan *scan, kvb_span *out_raw)
     const uint8_t *first = scan->at;
     while (peek(scan) != '"') {
         const uint8_t c = peek(scan); /* also 0 at the end of the text */
+        /* A control character, or the end: a string has neither. */
         if (c < 0x20) {
             return KVB_BAD_INPUT;
         }
@@ -359,6 +365,7 @@ static kvb_status skip_container(
     if (kvb_json_take(scan, close)) {
         return KVB_OK;
     }
+    /* The empty container above is no level. */
     budget->depth--;
     do {
         KVB_TRY(skip_item(scan, budget));
@@ -439,6 +446,7 @@ static kvb_status read_object_member(
         return kvb_json_skip(scan, &budget);
     }
     const uint32_t bit = (uint32_t)1 << at;
+    /* A field twice: readers differ on which counts, so neither does. */
     if (*seen & bit) {
         return KVB_BAD_INPUT;
     }
@@ -459,6 +467,7 @@ kvb_status kvb_json_object(
         } while (kvb_json_take(scan, ','));
         KVB_TRY(kvb_json_expect(scan, '}'));
     }
+    /* Required fields may stand anywhere, so they are checked at the end. */
     for (size_t i = 0; i < count; i++) {
         if (fields[i].is_required && !(seen & ((uint32_t)1 << i))) {
             return KVB_BAD_INPUT;

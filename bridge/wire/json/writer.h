@@ -67,3 +67,9 @@ void kvb_json_write_pair_u64(struct kvb_json_writer *json, const char *key, uint
 void kvb_json_write_pair_bool(struct kvb_json_writer *json, const char *key, bool value);
 void kvb_json_write_pair_number(struct kvb_json_writer *json, const char *key, double value);
 void kvb_json_write_pair_begin(struct kvb_json_writer *json, const char *key, char bracket);
+
+/* Numbers of 64 bits that readers with doubles must not round are texts of hexadecimal digits. */
+enum { kvb_hex_digits = 16 };
+
+/* Writes the digits without a NUL. */
+void kvb_hex_write(char out[kvb_hex_digits], uint64_t value);

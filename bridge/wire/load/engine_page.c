@@ -241,6 +241,7 @@ static void keep_config(struct row *row, const struct kvb_prometheus_sample *sam
     struct cache_config *cache = &row->config;
     const bool is_off = has_label_value(sample, "enable_prefix_caching", "False");
 
+    /* The first line of this page: what the last page said is over. */
     if (!has(row, config)) {
         *cache = (struct cache_config){ .is_prefix_caching_off = is_off };
     }
@@ -339,6 +340,7 @@ choose_value(struct row *row, enum series series, const struct standing *standin
         const bool is_sum = names[series].beside == of_counted ||
                             (names[series].beside == of_parts && !standing->is_of_process);
         const double sum = *chosen + value;
+        /* A sum can leave the range that its parts are in. */
         if (is_sum && !kvb_load_can_be(names[series].is_ratio, sum)) {
             return KVB_BAD_INPUT;
         }
@@ -369,6 +371,7 @@ static kvb_status keep_sample(
     if (!kvb_load_can_be(names[series].is_ratio, sample->value)) {
         return KVB_BAD_INPUT;
     }
+    /* One process for all ranks; where several make a page, the latest start counts. */
     if (series == started) {
         page->started_s = sample->value > page->started_s ? sample->value : page->started_s;
         return KVB_OK;
@@ -377,6 +380,7 @@ static kvb_status keep_sample(
     if (found == KVB_BAD_INPUT) {
         return found;
     }
+    /* Read before the row is made, so that a bad line makes no rank. */
     KVB_TRY(read_standing(page, sample, rank_key, &standing));
     KVB_TRY(find_page_row(page, found == KVB_OK, rank, &row));
     /* Without dp_rank, tensor rank 0 speaks for the engine, and no other does. */
@@ -449,6 +453,7 @@ static kvb_status take_page_line(void *context, kvb_span line)
     if (status == KVB_OK && series < series_count) {
         status = keep_sample(page, series, &sample);
     }
+    /* One bad line costs itself; the page goes on. */
     if (status == KVB_BAD_INPUT) {
         page->refused++;
         return KVB_OK;
@@ -535,6 +540,7 @@ static void add_blocks(
         !take_series_value(row, sgl_usage, sgl_usage, &share)) {
         return;
     }
+    /* The share is known without the total, but not how many blocks it is. */
     kvb_load_sample_set(sample, KVB_FIGURE_USAGE, share);
     if (total > 0) {
         kvb_load_sample_set(
@@ -558,6 +564,7 @@ add_hit_rate(struct kvb_engine_page *page, struct row *row, struct kvb_load_samp
         !take_series_value(row, queries, queries_old, &queries_now)) {
         return;
     }
+    /* Counters only grow, so fewer of either mean a new process: it starts from 0. */
     if (hit < row->hits_before || queries_now < row->queries_before) {
         row->hits_before = 0;
         row->queries_before = 0;
@@ -568,6 +575,7 @@ add_hit_rate(struct kvb_engine_page *page, struct row *row, struct kvb_load_samp
     const double more_queries = queries_now - row->queries_before;
     row->hits_before = hit;
     row->queries_before = queries_now;
+    /* Read between two updates of the engine; the next page has both. */
     if (more_hits > more_queries) {
         page->refused++;
         return;
@@ -604,6 +612,7 @@ static void add_prefix(const struct row *row, struct kvb_cache_signs *signs)
     double queried = 0;
 
     if (has(row, sgl_prefilled) || has(row, sgl_cached)) {
+        /* SGLang counts computed and cached tokens apart, vLLM queried and hit ones. */
         hit = has(row, sgl_cached) ? row->values[sgl_cached] : 0;
         queried = hit + (has(row, sgl_prefilled) ? row->values[sgl_prefilled] : 0);
     } else if (
@@ -717,6 +726,7 @@ kvb_status kvb_engine_page_end(
     KVB_TRY(kvb_text_lines_end(&page->lines));
     page->refused += page->lines.too_long;
     page->lines.too_long = 0;
+    /* Before ranks are counted: another engine's ranks would share this one's blocks. */
     drop_other_engines(page);
     keep_rows(page, is_given);
     const size_t ranks = count_alive(page);
@@ -727,6 +737,7 @@ kvb_status kvb_engine_page_end(
         &page->samples, &page->sample_capacity, ranks, sizeof *page->samples, kvb_max_ranks));
     for (size_t i = 0; i < page->row_count; i++) {
         struct row *row = &page->rows[i];
+        /* Also of a rank without figures: its counters belong to the next page. */
         row->is_known = true;
         if (is_alive(row)) {
             struct kvb_load_sample sample = { .has_rank = row->has_rank, .dp_rank = row->rank };
@@ -787,6 +798,7 @@ void kvb_engine_page_free(struct kvb_engine_page *page)
 void kvb_engine_page_begin(struct kvb_engine_page *page)
 {
     kvb_text_lines_reset(&page->lines);
+    /* Ranks of a page that was never finished may be made up. */
     keep_rows(page, is_row_known);
     page->started_s = 0;
     page->has_model = false;

@@ -1,7 +1,6 @@
 #include "wire/msgpack/cursor.h"
 
 #include "core/limits.h"
-#include "wire/msgpack/big_endian.h"
 #include "wire/msgpack/small_integers.h"
 
 #include <string.h>
@@ -71,6 +70,7 @@ take_integer(struct kvb_mp_cursor *cursor, uint64_t *out_bits, bool *out_negativ
         return KVB_BAD_INPUT;
     }
     const uint8_t code = *cursor->at;
+    /* The number is in the byte itself. */
     if (code <= last_positive_fixint || code >= first_negative_fixint) {
         *out_bits = extend(code, 1);
         *out_negative = code >= first_negative_fixint;
@@ -80,6 +80,7 @@ take_integer(struct kvb_mp_cursor *cursor, uint64_t *out_bits, bool *out_negativ
     if (code < code_uint8 || code > code_int64) {
         return KVB_BAD_INPUT;
     }
+    /* The low bits of the code are the width: 1, 2, 4 or 8 bytes. */
     const bool is_signed = code >= code_int8;
     const size_t bytes = (size_t)1 << (code - (is_signed ? code_int8 : code_uint8));
     if (cursor_bytes_left(cursor) < 1 + bytes) {
@@ -149,6 +150,8 @@ kvb_status kvb_mp_take_u32s(struct kvb_mp_cursor *cursor, uint32_t count, uint32
 
     for (uint32_t taken = 0; taken < count; taken++) {
         size_t len = 0;
+        /* The run ends some bytes early, and before other forms: the loop reads one, and goes
+         * on. */
         taken +=
             take_small(cursor->at, cursor_bytes_left(cursor), count - taken, out + taken, &len);
         cursor->at += len;
@@ -225,6 +228,7 @@ take_count(struct kvb_mp_cursor *cursor, const struct family *family, uint32_t *
     if (code < family->sized || code >= family->sized + family->count) {
         return KVB_BAD_INPUT;
     }
+    /* Each further code of a family doubles the width of its count. */
     const size_t bytes = (size_t)1 << (code - family->sized + family->width);
     if (cursor_bytes_left(cursor) < 1 + bytes) {
         return KVB_BAD_INPUT;
@@ -411,6 +415,7 @@ static kvb_status step_over_item(struct walk *w, uint64_t *out_items)
         if (form->count > 0) {
             KVB_TRY(read_be(w, form->count, &count));
         }
+        /* Each item takes a byte at least, so a count above the bytes left is a lie. */
         *out_items = count * form->extra;
         return *out_items <= guard_bytes_left(w) ? KVB_OK : KVB_BAD_INPUT;
     case shape_never:
@@ -432,6 +437,7 @@ kvb_status kvb_mp_guard(kvb_span in, unsigned max_depth, size_t *out_used)
     for (;;) {
         uint64_t items = 0;
 
+        /* All values of this level are read: back to the one around it. */
         while (pending[depth] == 0 && depth > 0) {
             depth--;
         }
@@ -441,6 +447,7 @@ kvb_status kvb_mp_guard(kvb_span in, unsigned max_depth, size_t *out_used)
         }
         pending[depth]--;
         KVB_TRY(step_over_item(&w, &items));
+        /* An empty container is no level. */
         if (items > 0) {
             if (depth == max_depth) {
                 return KVB_TOO_LARGE;

@@ -1,7 +1,5 @@
 #include "wire/msgpack/small_integers.h"
 
-#include "wire/msgpack/big_endian.h"
-
 #include <stdbool.h>
 #include <string.h>
 

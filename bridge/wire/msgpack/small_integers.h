@@ -2,6 +2,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 /* Decodes runs of small non-negative integers of MessagePack, such as token ids.  Engines mix the
  * widths, so where an integer begins depends on all integers before it:
@@ -21,3 +22,12 @@ kvb_small_integers kvb_small_integers_scalar;
 /* The fastest one that this machine supports.  All read the same numbers, but may stop at different
  * distances from the end. */
 kvb_small_integers *kvb_small_integers_best(void);
+
+/* Loads 8 bytes, big-endian; the caller has checked that they exist. */
+static inline uint64_t kvb_load_be64(const uint8_t *bytes)
+{
+    uint64_t value = 0;
+
+    memcpy(&value, bytes, sizeof value);
+    return __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? __builtin_bswap64(value) : value;
+}

@@ -55,6 +55,12 @@ uint8_t *kvb_proto_write_varint(uint8_t *at, uint64_t value)
     return at;
 }
 
+uint8_t *kvb_proto_write_bytes_head(uint8_t *at, unsigned number, size_t len)
+{
+    *at++ = (uint8_t)(number << type_bits | KVB_PROTO_BYTES);
+    return kvb_proto_write_varint(at, len);
+}
+
 static kvb_status
 take_field_bytes(struct kvb_proto_scan *scan, uint64_t len, struct kvb_proto_field *field)
 {
@@ -72,6 +78,7 @@ kvb_status kvb_proto_next(struct kvb_proto_scan *scan, struct kvb_proto_field *o
     uint64_t len = 0;
 
     KVB_TRY(read_varint(scan, &tag));
+    /* Field numbers begin at 1 and have 29 bits. */
     if (tag >> type_bits == 0 || tag > UINT32_MAX) {
         return KVB_BAD_INPUT;
     }
@@ -180,6 +187,7 @@ kvb_status kvb_proto_unpack(
     ProtobufCAllocator allocator = { allocate_part, keep_part, arena };
 
     KVB_TRY(kvb_proto_guard(bytes, max_fields));
+    /* Now the bytes are fields; whether they fit the type is protobuf-c's question. */
     const ProtobufCMessage *message =
         protobuf_c_message_unpack(type, &allocator, bytes.len, bytes.data);
     if (!message) {

@@ -48,6 +48,9 @@ size_t kvb_proto_varint_bytes(uint64_t value);
 /* Writes it at `at`; returns the place after it. */
 uint8_t *kvb_proto_write_varint(uint8_t *at, uint64_t value);
 
+/* Writes the tag of a field of bytes below number 16, and the length of the bytes. */
+uint8_t *kvb_proto_write_bytes_head(uint8_t *at, unsigned number, size_t len);
+
 /* Checks the fields of a message, but not messages inside them.
  * KVB_BAD_INPUT  not protobuf, a group, or more than max_fields fields.  (Our
  *                repeated numbers are packed: each column is one field.) */

@@ -100,6 +100,7 @@ kvb_indexer_request_decode(kvb_span message, struct kvb_query *out_query, struct
         kvb_detail_set(detail, "the message has more than %d bytes", kvb_max_indexer_bytes);
         return KVB_TOO_LARGE;
     }
+    /* Twice over the message: first to count, then into memory of that size. */
     KVB_TRY(walk_indexer_request(message, &counted, detail));
     request.hashes = malloc(counted.count * sizeof *request.hashes);
     if (!request.hashes) {
@@ -134,15 +135,9 @@ static uint8_t *put_uint_field(uint8_t *at, unsigned number, uint64_t value)
     return kvb_proto_write_varint(at, value);
 }
 
-static uint8_t *put_bytes_head(uint8_t *at, unsigned number, size_t len)
-{
-    *at++ = (uint8_t)(number << 3 | KVB_PROTO_BYTES);
-    return kvb_proto_write_varint(at, len);
-}
-
 static uint8_t *put_text_field(uint8_t *at, unsigned number, const char *text, size_t len)
 {
-    at = put_bytes_head(at, number, len);
+    at = kvb_proto_write_bytes_head(at, number, len);
     memcpy(at, text, len);
     return at + len;
 }
@@ -166,7 +161,7 @@ static kvb_status put_match(const struct kvb_indexer_match *match, struct kvb_bu
                        id_len;
 
     KVB_TRY(kvb_buf_reserve(out, match_bytes));
-    uint8_t *at = put_bytes_head(out->data + out->len, response_matches, len);
+    uint8_t *at = kvb_proto_write_bytes_head(out->data + out->len, response_matches, len);
     at = put_text_field(at, match_address, match->address, address_len);
     at = put_uint_field(at, match_blocks, match->blocks);
     at = put_text_field(at, match_worker_id, worker_id, id_len);

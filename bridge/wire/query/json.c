@@ -64,6 +64,7 @@ static bool parse_decimal(struct json_object *value, struct integer *out)
     const char first = text[is_negative];
     char *end = NULL;
 
+    /* strtoull() would accept blanks and a second sign. */
     if (first < '0' || first > '9') {
         return false;
     }
@@ -155,6 +156,7 @@ static kvb_status take_listed_token(struct kvb_json_scan *scan, void *context)
 {
     struct listing *listing = context;
     struct kvb_query *query = &listing->query;
+    /* The first reservation is a guess by the length of the text; it seldom grows. */
     const size_t need = query->count > 0 ? query->count + 1 : first_tokens(scan);
 
     KVB_TRY(kvb_array_reserve(
@@ -321,6 +323,7 @@ static kvb_status read_query_list(const struct reading *reading, struct kvb_quer
     }
     struct json_object *list = kvb_json_member(reading->root, form->name);
     query->form = form->form;
+    /* A text, which was cut out before; here only what is wrong with it is found. */
     if (!form->take) {
         return form->read(reading, form->name, list, query);
     }
@@ -369,6 +372,7 @@ static kvb_status read_query_model(const struct reading *reading, struct kvb_que
     KVB_TRY(read_query_name(reading, "model_name", alias));
     memcpy(query->model, alias, sizeof alias);
     KVB_TRY(read_query_name(reading, "model", query->model));
+    /* Both names are fine if they say the same. */
     if (has_alias && strcmp(alias, query->model) != 0) {
         kvb_detail_set(reading->detail, "model: differs from model_name; give one of them");
         return KVB_NOT_FOUND;
@@ -429,6 +433,7 @@ static kvb_status read_query_object(const struct reading *reading, struct kvb_qu
     if (!json_object_is_type(reading->root, json_type_object)) {
         return refuse_query(reading, "body", "an object", reading->root);
     }
+    /* The list is read last: it is the longest, and an error in it costs the most to find. */
     KVB_TRY(read_query_model(reading, query));
     KVB_TRY(read_query_name(reading, "lora_name", query->lora_name));
     KVB_TRY(read_query_name(reading, "cache_salt", query->cache_salt));
@@ -466,6 +471,7 @@ static kvb_status read_list_member(struct kvb_json_scan *scan, struct listing *l
     if (memchr(key.data, '\\', key.len) || (form && listing->is_found)) {
         return KVB_BAD_INPUT;
     }
+    /* Any other member stays in the text for json-c, but must be whole. */
     if (!form) {
         return kvb_json_skip(scan, &budget);
     }
@@ -531,6 +537,7 @@ static kvb_status parse_parts(
     }
     kvb_buf_init(&rest, kvb_max_query_body_bytes + max_replaced_bytes);
     kvb_status status = read_simple_list(json, query, &rest);
+    /* No simple list: it may be a text, which json-c would unescape. */
     if (status == KVB_NOT_FOUND) {
         status = kvb_query_text_cut(json, &query->text, &rest);
     }
@@ -602,6 +609,7 @@ kvb_request_json_decode(kvb_span json, struct kvb_query *out_query, struct kvb_d
         return refuse_query(&reading, "body", "an object", root);
     }
     KVB_TRY(read_query_request_id(&reading, &query));
+    /* A report without an id is about no request. */
     if (!query.request_id[0]) {
         kvb_detail_set(detail, "missing field `request_id`");
         return KVB_NOT_FOUND;

@@ -42,6 +42,7 @@ kvb_status kvb_refresh_json_decode(
         kvb_detail_set(detail, "has more than %d bytes", kvb_max_refresh_request_bytes);
         return KVB_TOO_LARGE;
     }
+    /* Nothing at all means all streams. */
     if (json.len > 0 && read(json, &request) != KVB_OK) {
         kvb_detail_set(
             detail, "expected nothing, {\"worker_id\":W} or {\"worker_id\":W,\"dp_rank\":R}, both "

@@ -50,6 +50,7 @@ static kvb_status take_registration_text(
 
     if (kvb_json_text(value, field->out, field->size) != KVB_OK ||
         !kvb_utf8_is_plain(field->out)) { /* json-c accepts overlong UTF-8 */
+        /* Nothing that was refused stays in the answer. */
         field->out[0] = '\0';
         (void)snprintf(
             why, sizeof why, "expected a string of at most %zu printable bytes", field->size - 1);
@@ -155,6 +156,7 @@ static kvb_status read_registered_name(const struct reading *reading, struct kvb
     KVB_TRY(read_registration_text(reading, &field));
     out->is_instance_text = true;
     out->has_worker_id = true;
+    /* Below 2^53, so that readers with doubles do not round it. */
     if (!is_decimal(out->instance, &out->worker_id)) {
         out->worker_id = kvb_hash64(kvb_span_of(out->instance), 0) & below_2_53;
     }
@@ -193,6 +195,7 @@ static kvb_status check_foreign(const struct reading *reading)
                                            .out = salt,
                                            .size = sizeof salt };
         KVB_TRY(read_registration_text(reading, &salted));
+        /* An empty salt is what clients send that have none. */
         if (salt[0] != '\0') {
             return refuse_field(
                 reading, salts[i], "a salt for all blocks of a worker is not supported");
@@ -266,6 +269,7 @@ static kvb_status read_registration(const struct reading *reading, struct kvb_re
     KVB_TRY(read_registered_drop(reading, out));
     KVB_TRY(read_registered_rank(reading, out));
     KVB_TRY(read_registered_role(reading, out));
+    /* Labels may repeat address and role, so these two come first. */
     KVB_TRY(read_registered_labels(reading, out));
     return check_foreign(reading);
 }

@@ -71,6 +71,7 @@ read_role(struct json_object *root, struct kvb_labels *labels, struct kvb_detail
     const char *other = kvb_labels_find(labels, "role");
 
     KVB_TRY(read_selection_text(root, "role", role, sizeof role, detail));
+    /* The same role twice is no contradiction. */
     if (!kvb_json_member(root, "role") || (other && strcmp(other, role) == 0)) {
         return KVB_OK;
     }
@@ -135,6 +136,7 @@ static kvb_status fill_candidates(
         } else {
             selection->worker_ids[selection->worker_id_count++] = number;
         }
+        /* For error texts, which name one of them. */
         if (i == 0) {
             (void)snprintf(
                 selection->first_candidate, sizeof selection->first_candidate, "%s",
@@ -156,12 +158,14 @@ static kvb_status read_candidates(
     if (count == 0 || count > kvb_max_query_candidates) {
         return refuse_candidates(list, detail);
     }
+    /* Room for all of either kind: the list may mix them. */
     selection->worker_ids = calloc(count, sizeof *selection->worker_ids);
     selection->addresses = calloc(count, sizeof *selection->addresses);
     if (!selection->worker_ids || !selection->addresses) {
         return KVB_NO_MEMORY;
     }
     KVB_TRY(fill_candidates(list, count, selection, detail));
+    /* Sorted, because each worker of a fleet is looked up in them. */
     qsort(
         selection->worker_ids, selection->worker_id_count, sizeof *selection->worker_ids,
         kvb_selection_compare);
@@ -181,6 +185,7 @@ kvb_status kvb_selection_json_read(
     if (labels) {
         KVB_TRY(kvb_labels_json_read(labels, &selection->labels, detail));
     }
+    /* Behind the labels, of which it may be one. */
     KVB_TRY(read_role(root, &selection->labels, detail));
     KVB_TRY(read_candidates(root, selection, detail));
     return read_dry_run(root, selection, detail);

@@ -103,6 +103,7 @@ static kvb_status cut_value(struct cutting *cutting, size_t at, kvb_span value)
     if (cutting->values[at].data) {
         return KVB_NOT_FOUND; /* twice */
     }
+    /* What stays behind is `true`: present, and of a type that the query's reader ignores. */
     cutting->values[at] = value;
     KVB_TRY(kvb_buf_append(cutting->rest, cutting->copied, (size_t)(value.data - cutting->copied)));
     cutting->copied = value.data + value.len;
@@ -120,6 +121,7 @@ static kvb_status cut_member(struct kvb_json_scan *scan, struct cutting *cutting
     KVB_TRY(kvb_json_expect(scan, ':'));
     const size_t at = find_part(key);
     const uint8_t *begin = scan->at;
+    /* Skipped whole, so that a text with brackets in its strings stays one value. */
     KVB_TRY(kvb_json_skip(scan, &budget));
     const kvb_span value = without_space((kvb_span){ begin, (size_t)(scan->at - begin) });
     return at < part_count && is_part_taken(&parts[at], value) ? cut_value(cutting, at, value)
@@ -215,6 +217,7 @@ static kvb_status find_ends(struct ends *ends)
             kvb_span_is(key, "messages") ? read_messages(&scan, ends)
                                          : kvb_json_skip(&scan, &budget));
     } while (kvb_json_take(&scan, ',')); /* ends: the members do */
+    /* The prompt is the last member: what follows it would change the tokens. */
     KVB_TRY(kvb_json_finish(&scan));
     return kvb_span_is(key, "messages") || kvb_span_is(key, "prompt") ? KVB_OK : KVB_BAD_INPUT;
 }
@@ -253,6 +256,7 @@ kvb_status kvb_query_text_cut(kvb_span query, struct kvb_query_text *out_text, s
     const size_t before = rest->len;
 
     kvb_status status = cut_object(query, &cutting);
+    /* Not JSON, or no text in it: json-c reads it whole, and says what is wrong. */
     if (status == KVB_BAD_INPUT || (status == KVB_OK && !cutting.values[prompt_part].data &&
                                     !cutting.values[messages_part].data)) {
         status = KVB_NOT_FOUND;
@@ -265,6 +269,7 @@ kvb_status kvb_query_text_cut(kvb_span query, struct kvb_query_text *out_text, s
         status = kvb_query_text_take(&members, out_text);
     }
     if (status != KVB_OK) {
+        /* json-c will be given the query itself. */
         rest->len = before;
     }
     return status;
@@ -347,6 +352,7 @@ kvb_status kvb_tokenize_answer_decode(kvb_span answer, uint32_t **out_tokens, si
 
     KVB_TRY(kvb_json_object(&scan, fields, KVB_COUNT_OF(fields), &read));
     KVB_TRY(kvb_json_finish(&scan));
+    /* A count that differs means an answer that was cut or mixed up on its way. */
     if (read.count == 0 || (read.has_said && read.said != read.count)) {
         return KVB_BAD_INPUT;
     }

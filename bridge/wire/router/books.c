@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { max_depth = 8, max_containers = 64, max_values = 256, name_digits = 16 };
+enum { max_depth = 8, max_containers = 64, max_values = 256 };
 
 /* ---- Encoding ---- */
 
@@ -20,25 +20,17 @@ static void write_sender(struct kvb_json_writer *json, const struct kvb_books_se
     kvb_json_write_pair_u64(json, "start", sender->start);
 }
 
-static void write_name_digits(uint64_t name, char *out)
-{
-    static const char digits[] = "0123456789abcdef";
-
-    for (int i = 0; i < name_digits; i++) {
-        out[i] = digits[(name >> (60 - (4 * i))) & 15];
-    }
-}
-
 static kvb_status write_names(
     struct kvb_json_writer *json, const struct kvb_shared_decision *decision, struct kvb_buf *out)
 {
-    char text[name_digits];
+    char text[kvb_hex_digits];
 
     kvb_json_write_key(json, "names");
     KVB_TRY(json->status);
+    /* Digits need no escapes, so they bypass the writer. */
     KVB_TRY(kvb_buf_append(out, "\"", 1));
     for (size_t i = 0; i < decision->name_count; i++) {
-        write_name_digits(decision->names[i].value, text);
+        kvb_hex_write(text, decision->names[i].value);
         KVB_TRY(kvb_buf_append(out, text, sizeof text));
     }
     json->is_after_value = true;
@@ -64,8 +56,8 @@ kvb_books_decision_encode(const struct kvb_shared_decision *decision, struct kvb
     kvb_json_write_pair_u64(&json, "prefill_blocks", decision->prefill_blocks);
     kvb_json_write_pair_u64(&json, "ttl_ms", decision->ttl_ms);
     if (decision->promised_tokens > 0) {
-        char block[name_digits + 1] = "";
-        write_name_digits(decision->promised_block.value, block);
+        char block[kvb_hex_digits + 1] = "";
+        kvb_hex_write(block, decision->promised_block.value);
         kvb_json_write_pair_u64(&json, "promised_tokens", decision->promised_tokens);
         kvb_json_write_pair_text(&json, "promised_block", block);
     }
@@ -178,7 +170,7 @@ static kvb_status read_name(const char *text, kvb_block_hash *out_name)
 {
     uint64_t name = 0;
 
-    for (int i = 0; i < name_digits; i++) {
+    for (int i = 0; i < kvb_hex_digits; i++) {
         const int digit = digit_value(text[i]);
         if (digit < 0) {
             return KVB_BAD_INPUT;
@@ -192,7 +184,7 @@ static kvb_status read_name(const char *text, kvb_block_hash *out_name)
 static kvb_status read_name_list(const char *text, size_t count, kvb_block_hash *names)
 {
     for (size_t i = 0; i < count; i++) {
-        KVB_TRY(read_name(text + (i * name_digits), &names[i]));
+        KVB_TRY(read_name(text + (i * kvb_hex_digits), &names[i]));
     }
     return KVB_OK;
 }
@@ -207,24 +199,25 @@ read_predicted_names(struct json_object *root, struct kvb_shared_decision *decis
     }
     const size_t len = (size_t)json_object_get_string_len(value);
     const char *text = json_object_get_string(value);
-    if (len % name_digits != 0) {
+    if (len % kvb_hex_digits != 0) {
         return KVB_BAD_INPUT;
     }
-    if (len / name_digits > kvb_max_decision_blocks) {
+    /* The text is bounded by the message; the blocks of one decision are fewer. */
+    if (len / kvb_hex_digits > kvb_max_decision_blocks) {
         return KVB_TOO_LARGE;
     }
-    kvb_block_hash *names = calloc((len / name_digits) + 1, sizeof *names);
+    kvb_block_hash *names = calloc((len / kvb_hex_digits) + 1, sizeof *names);
     if (!names) {
         return KVB_NO_MEMORY;
     }
-    const kvb_status status = read_name_list(text, len / name_digits, names);
+    const kvb_status status = read_name_list(text, len / kvb_hex_digits, names);
     if (status != KVB_OK) {
         free(names);
         return status;
     }
     decision->storage = names;
     decision->names = names;
-    decision->name_count = len / name_digits;
+    decision->name_count = len / kvb_hex_digits;
     return KVB_OK;
 }
 
@@ -243,7 +236,7 @@ static kvb_status read_chosen_stream(struct json_object *root, struct kvb_stream
 /* Aggregators without an audit send neither of the two. */
 static kvb_status read_promise(struct json_object *root, struct kvb_shared_decision *decision)
 {
-    char block[name_digits + 1] = "";
+    char block[kvb_hex_digits + 1] = "";
 
     if (!kvb_json_member(root, "promised_tokens")) {
         return KVB_OK;
@@ -284,6 +277,7 @@ static kvb_status parse_books(kvb_span json, struct json_object **out_root)
         return KVB_TOO_LARGE;
     }
     KVB_TRY(kvb_json_parse(json, &budget, out_root));
+    /* A number that json-c has cut to 64 bits would be another worker. */
     const bool is_usable =
         json_object_is_type(*out_root, json_type_object) && !budget.has_wide_integer;
     return is_usable ? KVB_OK : KVB_BAD_INPUT;
@@ -313,6 +307,7 @@ kvb_status kvb_books_report_decode(kvb_span json, struct kvb_shared_report *out_
     struct kvb_shared_report report = { .request_id = "" };
 
     KVB_TRY(parse_books(json, &root));
+    /* A router's report has neither; one that an aggregator passes on has both. */
     if (kvb_json_member(root, "aggregator") || kvb_json_member(root, "version")) {
         KVB_TRY(read_sender(root, &report.sender));
     }

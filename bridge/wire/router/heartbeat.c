@@ -229,6 +229,7 @@ static void fill_names(
 {
     struct kvb_served_name one;
 
+    /* Nothing known is told by leaving the field out, as bridges before it do. */
     if (!names->is_listed && names->count == 0 && names->left_out == 0) {
         return;
     }
@@ -267,6 +268,7 @@ static void fill_trust(const struct kvb_heartbeat *heartbeat, Kvb__StreamHeartbe
     message->reason =
         (Kvb__StreamHeartbeat__Reason)reasons[older != KVB_REASON_NONE ? older : heartbeat->reason];
     message->newer_reason = older != KVB_REASON_NONE ? reasons[heartbeat->reason] : 0;
+    /* They read state and reason; who knows better reads the newer ones. */
     if (is_beyond_older(heartbeat)) {
         message->newer_state = states[heartbeat->state];
         message->newer_reason = reasons[heartbeat->reason];
@@ -317,6 +319,7 @@ kvb_status kvb_heartbeat_encode(const struct kvb_heartbeat *heartbeat, struct kv
     message.last_id = copy.last_id;
     message.model = copy.model;
     message.block_size = copy.block_size;
+    /* Readers before `lookahead` know one token behind a block, or none. */
     message.eagle = copy.lookahead > 0;
     message.lookahead = copy.lookahead;
     message.window_tokens = copy.window_tokens;
@@ -347,27 +350,15 @@ kvb_status kvb_heartbeat_encode(const struct kvb_heartbeat *heartbeat, struct kv
 
 /* ---- JSON -------------------------------------------------------------------- */
 
-static const char hex_digits[] = "0123456789abcdef";
-
-enum { u64_digits = 16 };
-
-/* Writes 16 hexadecimal digits.  With a thousand streams printf() would take a tenth of an idle
- * bridge's time. */
-static void put_u64_hex(char *out, uint64_t value)
-{
-    for (size_t i = u64_digits; i-- > 0; value >>= 4U) {
-        out[i] = hex_digits[value & 0xfU];
-    }
-}
-
 static void write_epoch(const kvb_epoch *epoch, struct kvb_json_writer *json)
 {
-    char text[2 * sizeof epoch->bytes + 1] = "";
+    char text[2 * kvb_hex_digits + 1] = "";
+    uint64_t halves[2];
 
-    for (size_t i = 0; i < sizeof epoch->bytes; i++) {
-        text[2 * i] = hex_digits[epoch->bytes[i] >> 4U];
-        text[2 * i + 1] = hex_digits[epoch->bytes[i] & 0xfU];
-    }
+    static_assert(sizeof halves == sizeof epoch->bytes, "an epoch is written as two numbers");
+    memcpy(halves, epoch->bytes, sizeof halves);
+    kvb_hex_write(text, __builtin_bswap64(halves[0]));
+    kvb_hex_write(text + kvb_hex_digits, __builtin_bswap64(halves[1]));
     kvb_json_write_pair_text(json, "epoch", text);
 }
 
@@ -454,9 +445,9 @@ static void write_tier_digests(const struct kvb_heartbeat *heartbeat, struct kvb
     kvb_json_write_pair_begin(json, "digests", '{');
     for (unsigned i = 0; i < KVB_LIST_COUNT; i++) {
         const struct kvb_hash128 *digest = &heartbeat->tiers[i].digest;
-        char text[2 * u64_digits + 1] = "";
-        put_u64_hex(text, digest->high);
-        put_u64_hex(text + u64_digits, digest->low);
+        char text[2 * kvb_hex_digits + 1] = "";
+        kvb_hex_write(text, digest->high);
+        kvb_hex_write(text + kvb_hex_digits, digest->low);
         kvb_json_write_pair_text(json, kvb_tier_name((enum kvb_tier)i), text);
     }
     kvb_json_write_end(json, '}');
@@ -476,9 +467,9 @@ write_heartbeat_missing(const struct kvb_heartbeat *heartbeat, struct kvb_json_w
 /* Writes text, because readers that store numbers as doubles would round it. */
 static void write_publisher(const struct kvb_heartbeat *heartbeat, struct kvb_json_writer *json)
 {
-    char text[u64_digits + 1] = "";
+    char text[kvb_hex_digits + 1] = "";
 
-    put_u64_hex(text, heartbeat->publisher);
+    kvb_hex_write(text, heartbeat->publisher);
     kvb_json_write_pair_text(json, "publisher", text);
 }
 
@@ -615,6 +606,7 @@ static void read_newer(const Kvb__StreamHeartbeat *message, struct kvb_heartbeat
             heartbeat->state = (enum kvb_stream_state)state;
             heartbeat->reason = (enum kvb_stream_reason)reason;
         }
+        /* A newer state without a newer reason would pair what does not belong together. */
         return;
     }
     if (message->newer_reason != 0 &&
@@ -674,6 +666,7 @@ read_unverified(const Kvb__StreamHeartbeat *message, struct kvb_heartbeat *heart
         unsigned tier = 0;
         if (kvb_proto_number_find(
                 kvb_proto_tiers, KVB_TIER_COUNT, message->unverified_tiers[i], &tier) != KVB_OK) {
+            /* A tier of a newer version is no list of this reader. */
             continue;
         }
         if (kvb_proto_number_find(reasons, KVB_COUNT_OF(reasons), number, &reason) != KVB_OK ||
@@ -744,6 +737,8 @@ static kvb_status read_windows(const Kvb__StreamHeartbeat *message, struct kvb_h
     }
     for (size_t i = 0; i < message->n_window_rules; i += rule_words) {
         const uint32_t *words = &message->window_rules[i];
+        /* A lookup goes in steps of `size` blocks: none, or more tokens than 32 bits, is no step.
+         */
         if (words[0] == 0 || words[1] > 1 || words[2] == 0 || words[2] > kvb_max_block_tokens ||
             words[3] > kvb_max_speculative_drop ||
             (uint64_t)words[2] * heartbeat->block_size > UINT32_MAX) {
@@ -796,6 +791,7 @@ static kvb_status read_facts(const Kvb__StreamHeartbeat *message, struct kvb_wor
     if (kvb_worker_tokenize_is_valid(message->tokenize)) { /* another one is of no use */
         memcpy(facts->tokenize, message->tokenize, strlen(message->tokenize) + 1);
     }
+    /* Labels before settling: role and address of an old bridge are among them. */
     KVB_TRY(read_labels(message, &facts->labels));
     facts->role = (enum kvb_worker_role)read_known(roles, KVB_ROLE_COUNT, message->role);
     facts->ready = (enum kvb_worker_ready)read_known(readiness, KVB_READY_COUNT, message->ready);
@@ -866,6 +862,7 @@ read_heartbeat_message(const Kvb__StreamHeartbeat *message, struct kvb_heartbeat
     KVB_TRY(read_trust(message, &heartbeat));
     KVB_TRY(read_formats(message, &heartbeat));
     KVB_TRY(read_tiers(message, &heartbeat));
+    /* Shapes and windows refer to the fields above, and are checked against them. */
     KVB_TRY(read_shapes(message, &heartbeat));
     KVB_TRY(read_windows(message, &heartbeat));
     KVB_TRY(read_unverified(message, &heartbeat));

@@ -211,6 +211,7 @@ static uint8_t *put_block_columns(
         return at; /* the batch may have no memory for blocks */
     }
     at = put_hashes(at, tag_blocks, batch->blocks + from, columns->block_count);
+    /* Only a mix of stored and removed events needs a copy event by event. */
     if (columns->token_count > 0 && columns->token_count < columns->block_count) {
         return put_some_tokens(at, batch, events, columns);
     }
@@ -225,6 +226,7 @@ static uint8_t *put_block_columns(
     assert(batch->has_epoch && count > 0 && at + count <= batch->event_count);
     const struct columns columns = measure_events(events, count);
     const size_t hashes = columns.parent_count + columns.block_count + columns.token_count;
+    /* One reservation: what follows writes without checks. */
     KVB_TRY(kvb_buf_reserve(
         out, max_head_bytes + count + columns.counts_bytes + hashes * sizeof(uint64_t)));
     uint8_t *end = put_head(out->data + out->len, batch, events);
@@ -324,6 +326,7 @@ static kvb_status read_columns(const Kvb__KvEventBatch *message, struct kvb_rout
                                           .block_at = (uint32_t)used.blocks,
                                           .block_count = message->block_counts[i] };
         const size_t bytes = event.block_count * sizeof(uint64_t);
+        /* The form says what the event takes of the columns; the check precedes each copy. */
         KVB_TRY(read_form(message->forms[i], &event));
         if (!has_items(message, &used, &event)) {
             return KVB_BAD_INPUT;
@@ -343,6 +346,7 @@ static kvb_status read_columns(const Kvb__KvEventBatch *message, struct kvb_rout
         used.blocks += event.block_count;
         batch->events[i] = event;
     }
+    /* What is left over would belong to no event: a writer and a reader that disagree. */
     return used.parents == message->n_parents && used.blocks == message->n_block_hashes &&
                    used.tokens == message->n_tokens_hashes
                ? KVB_OK
@@ -368,6 +372,7 @@ kvb_status kvb_router_proto_decode(kvb_span bytes, struct kvb_router_batch *batc
         return KVB_BAD_INPUT;
     }
     KVB_TRY(read_columns(message, batch));
+    /* Set last: until here the batch is empty for whoever looks after a failure. */
     batch->event_count = message->n_forms;
     batch->block_count = message->n_block_hashes;
     batch->worker_id = message->worker_id;

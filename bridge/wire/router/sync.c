@@ -57,6 +57,7 @@ static kvb_status read_request(const Kvb__SyncRequest *message, struct kvb_sync_
 
     KVB_TRY(kvb_proto_number_find(kinds, KVB_COUNT_OF(kinds), message->kind, &kind));
     request.kind = (enum kvb_sync_kind)kind;
+    /* All of a snapshot needs no epoch, but has a place for one. */
     if (message->epoch.len != sizeof request.epoch.bytes ||
         (message->n_buckets != 0 && message->n_buckets != bucket_words) ||
         (request.kind == KVB_SYNC_RANGE && request.to_id < request.from_id)) {
@@ -105,6 +106,7 @@ static kvb_status fill_columns(const struct kvb_sync_reply *reply, struct sum_co
         return KVB_NO_MEMORY;
     }
     for (size_t tier = 0; tier < KVB_LIST_COUNT; tier++) {
+        /* An empty list is left out, and reads as empty. */
         if (!reply->sums[tier]) {
             continue;
         }
@@ -242,6 +244,7 @@ static kvb_status read_sync_reply(
     memcpy(reply.epoch.bytes, message->epoch.data, sizeof reply.epoch.bytes);
     KVB_TRY(kvb_proto_number_find(answers, KVB_COUNT_OF(answers), message->answer, &answer));
     reply.answer = (enum kvb_sync_answer)answer;
+    /* The stream first: the events must be of it. */
     KVB_TRY(read_events(message, parts, &reply));
     KVB_TRY(read_sums(message, parts, &reply));
     *out = reply;

@@ -8,7 +8,7 @@
 #include "kvbridge/rivals.h"
 #include "kvbridge/shown.h"
 #include "log_pipe.h"
-#include "wire/router/bridge_streams.h"
+#include "wire/router/bridge_status.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -156,14 +156,3 @@ kvb_status decode_hex(const char *spaced, struct kvb_event_batch *batch)
     free(bytes);
     return status;
 }
-
-void check_cases(const struct case_of_hex *cases, size_t count)
-{
-    struct kvb_event_batch batch = { 0 };
-
-    for (size_t i = 0; i < count; i++) {
-        assert_ok(decode_hex(cases[i].hex, &batch));
-        assert_string_equal(line_of(&batch), cases[i].want);
-    }
-    kvb_event_batch_done(&batch);
-}

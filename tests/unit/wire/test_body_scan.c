@@ -190,44 +190,6 @@ static void the_longest_name_fits_in_every_form(void **state)
     assert_int_equal(scan.found.values[KVB_BODY_CONTINUE_FINAL_MESSAGE].type, KVB_BODY_IS_BOOLEAN);
 }
 
-static void says_what_is_no_object(void **state)
-{
-    static const char *const bodies[] = {
-        "",
-        "[]",
-        "null",
-        "{",
-        "{\"a\"}",
-        "{\"a\":}",
-        "{\"a\":1",
-        "{\"a\":1,}",
-        "{,}",
-        "{\"a\" 1}",
-        "{\"a\":1 2}",
-        "{\"a\":\"b\"\"c\"}",
-        "{a:1}",
-        "{\"a\":1}}",
-        "{\"a\":1}{}",
-        "{\"a\":[1}",
-        "{\"a\":\"b\\",
-        "{\"a\":1\"b\"}",
-        "{\"a\":1:2}",
-        "{\"a\":[]]}",
-        "\xef\xbb\xbf{}",
-        "{\"a\":1]",
-    };
-
-    (void)state;
-    for (size_t i = 0; i < KVB_COUNT_OF(bodies); i++) {
-        KVB_OWN(kvb_body_scan_done) struct kvb_body_scan scan = scan_whole(kvb_span_of(bodies[i]));
-        if (kvb_body_scan_end(&scan) != KVB_BAD_INPUT) {
-            fail_msg("%s", bodies[i]);
-        }
-    }
-    KVB_OWN(kvb_body_scan_done) struct kvb_body_scan scan = scan_whole(kvb_span_of(" {} "));
-    assert_ok(kvb_body_scan_end(&scan));
-}
-
 static void depth_length_and_messages_have_limits(void **state)
 {
     enum { most = kvb_max_gateway_messages };
@@ -453,7 +415,6 @@ SUITE(body_scan)
         cmocka_unit_test(notices_parts_that_are_not_text),
         cmocka_unit_test(keys_may_have_escapes_and_come_twice),
         cmocka_unit_test(the_longest_name_fits_in_every_form),
-        cmocka_unit_test(says_what_is_no_object),
         cmocka_unit_test(depth_length_and_messages_have_limits),
         cmocka_unit_test(without_memory_the_last_messages_are_left_out),
         cmocka_unit_test(says_what_json_c_says),

@@ -130,75 +130,9 @@ static void a_status_is_read_as_it_was_written(void **state)
     kvb_buf_done(&buf);
 }
 
-/* Whatever else such a message contains. */
-static void another_version_is_named_as_such(void **state)
-{
-    (void)state;
-    static const char text[] = "{\"version\":2,\"aggregator\":[],\"names\":{}}";
-    struct kvb_shared_decision decision;
-    struct kvb_aggregator_status status;
-    struct kvb_shared_report report;
-
-    assert_int_equal(kvb_books_decision_decode(kvb_span_of(text), &decision), KVB_NOT_FOUND);
-    assert_int_equal(kvb_books_status_decode(kvb_span_of(text), &status), KVB_NOT_FOUND);
-    assert_int_equal(kvb_books_report_decode(kvb_span_of(text), &report), KVB_NOT_FOUND);
-}
-
 #define HEAD "{\"version\":1,\"aggregator\":\"a\",\"start\":1,\"sequence\":1,"
 #define STREAM "\"namespace\":\"n\",\"component\":\"c\",\"worker_id\":1,\"dp_rank\":0,"
 #define COUNTS "\"isl_blocks\":1,\"overlap_blocks\":0,\"blocks\":1,\"prefill_blocks\":1,"
-
-static void bad_decisions_are_refused(void **state)
-{
-    (void)state;
-    static const char *const bad[] = {
-        "",
-        "[]",
-        "null",
-        "{}",
-        "{\"version\":1}",
-        HEAD STREAM COUNTS "\"ttl_ms\":1,\"names\":\"\"}", /* without request_id */
-        HEAD "\"request_id\":\"\"," STREAM COUNTS "\"ttl_ms\":1,\"names\":\"\"}",
-        HEAD "\"request_id\":\"r\"," STREAM COUNTS "\"ttl_ms\":0,\"names\":\"\"}",
-        HEAD "\"request_id\":\"r\"," STREAM COUNTS "\"ttl_ms\":-1,\"names\":\"\"}",
-        HEAD "\"request_id\":\"r\"," STREAM COUNTS "\"ttl_ms\":1}",
-        HEAD "\"request_id\":\"r\"," STREAM COUNTS "\"ttl_ms\":1,\"names\":\"00000000000000\"}",
-        HEAD "\"request_id\":\"r\"," STREAM COUNTS "\"ttl_ms\":1,\"names\":\"000000000000000G\"}",
-        HEAD "\"request_id\":\"r\",\"namespace\":1," COUNTS "\"ttl_ms\":1,\"names\":\"\"}",
-    };
-    struct kvb_shared_decision decision;
-
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        assert_int_equal(kvb_books_decision_decode(kvb_span_of(bad[i]), &decision), KVB_BAD_INPUT);
-    }
-    assert_ok(kvb_books_decision_decode(
-        kvb_span_of(HEAD "\"request_id\":\"r\"," STREAM COUNTS "\"ttl_ms\":1,\"names\":\"\"}"),
-        &decision));
-    kvb_shared_decision_done(&decision);
-}
-
-static void without_memory_nothing_is_read(void **state)
-{
-    (void)state;
-    const struct kvb_shared_decision wrote = decision_of();
-    struct kvb_shared_decision read = { .sequence = 0 };
-    struct kvb_buf buf;
-
-    kvb_buf_init(&buf, 1 << 16);
-    assert_ok(kvb_books_decision_encode(&wrote, &buf));
-    for (long i = 0; i < 200; i++) {
-        fail_alloc_after(i);
-        const kvb_status status = kvb_books_decision_decode(kvb_buf_span(&buf), &read);
-        fail_alloc_after(-1);
-        if (status == KVB_OK) {
-            kvb_shared_decision_done(&read);
-            break;
-        }
-        assert_int_equal(status, KVB_NO_MEMORY);
-        assert_null(read.storage);
-    }
-    kvb_buf_done(&buf);
-}
 
 SUITE(books)
 {
@@ -207,9 +141,6 @@ SUITE(books)
         cmocka_unit_test(the_json_of_a_decision_is_as_documented),
         cmocka_unit_test(a_report_comes_from_a_router_or_an_aggregator),
         cmocka_unit_test(a_status_is_read_as_it_was_written),
-        cmocka_unit_test(another_version_is_named_as_such),
-        cmocka_unit_test(bad_decisions_are_refused),
-        cmocka_unit_test(without_memory_nothing_is_read),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,7 +2,7 @@
 
 #include "core/limits.h"
 #include "core/own.h"
-#include "wire/router/bridge_streams.h"
+#include "wire/router/bridge_status.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -33,44 +33,6 @@ static void a_message_names_the_bridge_and_its_streams(void **state)
     assert_true(heard.streams[1].worker_id == UINT64_MAX);
     assert_int_equal(heard.streams[1].dp_rank, UINT32_MAX);
     kvb_buf_done(&buf);
-}
-
-static void keys_that_are_new_are_skipped(void **state)
-{
-    (void)state;
-    assert_ok(decode(" {\"more\":[{}],\"streams\":[ [1 , 2] ],\"bridge_id\":\"b\"} "));
-    assert_string_equal(heard.bridge_id, "b");
-    assert_int_equal(heard.count, 1);
-    assert_ok(decode("{\"bridge_id\":\"b\",\"streams\":[]}"));
-    assert_int_equal(heard.count, 0);
-}
-
-static void anything_else_is_refused(void **state)
-{
-    static const char *const bad[] = {
-        "",
-        "{}",
-        "[]",
-        "{\"bridge_id\":\"b\"}",
-        "{\"streams\":[]}",
-        "{\"bridge_id\":\"\",\"streams\":[]}",
-        "{\"bridge_id\":\"a\\u0062\",\"streams\":[]}",
-        "{\"bridge_id\":7,\"streams\":[]}",
-        "{\"bridge_id\":\"b\",\"streams\":[7]}",
-        "{\"bridge_id\":\"b\",\"streams\":[[7]]}",
-        "{\"bridge_id\":\"b\",\"streams\":[[7,0,1]]}",
-        "{\"bridge_id\":\"b\",\"streams\":[[-7,0]]}",
-        "{\"bridge_id\":\"b\",\"streams\":[[7,4294967296]]}",
-        "{\"bridge_id\":\"b\",\"streams\":[[7,0]]}x",
-        "{\"bridge_id\":\"b\",\"streams\":[[7,0]]",
-    };
-
-    (void)state;
-    for (size_t i = 0; i < KVB_COUNT_OF(bad); i++) {
-        if (decode(bad[i]) != KVB_BAD_INPUT) {
-            fail_msg("%s", bad[i]);
-        }
-    }
 }
 
 static void the_longest_message_fits_and_a_longer_one_is_refused(void **state)
@@ -107,8 +69,6 @@ SUITE(bridge_streams)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_message_names_the_bridge_and_its_streams),
-        cmocka_unit_test(keys_that_are_new_are_skipped),
-        cmocka_unit_test(anything_else_is_refused),
         cmocka_unit_test(the_longest_message_fits_and_a_longer_one_is_refused),
     };
 

@@ -221,54 +221,6 @@ static void finds_the_hint_and_who_served(void **state)
 
 /* ---- Values of hints ---- */
 
-static void expect_endpoints(kvb_span value, const char *const endpoints[])
-{
-    struct kvb_endpoint_hint hint;
-    kvb_span endpoint;
-
-    assert_ok(kvb_endpoint_hint_of(value, &hint));
-    for (; *endpoints; endpoints++) {
-        assert_ok(kvb_endpoint_hint_next(&hint, &endpoint));
-        assert_true(kvb_span_is(endpoint, *endpoints));
-    }
-    assert_int_equal(kvb_endpoint_hint_next(&hint, &endpoint), KVB_NOT_FOUND);
-    assert_int_equal(kvb_endpoint_hint_next(&hint, &endpoint), KVB_NOT_FOUND);
-}
-
-static void reads_hints_of_each_form(void **state)
-{
-    static const char *const none[] = { NULL };
-    static const char *const three[] = { "10.0.0.1:80", "10.0.0.2", "[::1]:9", NULL };
-
-    (void)state;
-    expect_endpoints(BYTES(""), none);
-    expect_endpoints(BYTES("\x1a\x00"), none);
-    expect_endpoints(BYTES("\x1a\x03 ,\t"), none);
-    expect_endpoints(BYTES("\x08\x00"), none);              /* null */
-    expect_endpoints(BYTES("\x11\0\0\0\0\0\0\xf0?"), none); /* 1.0 */
-    expect_endpoints(BYTES("\x32\x00"), none);
-    expect_endpoints(
-        BYTES("\x1a\x1f"
-              "10.0.0.1:80, 10.0.0.2\t,,[::1]:9"),
-        three);
-    /* A list; a number and an empty string among the strings; a string of two. */
-    expect_endpoints(
-        BYTES("\x32\x2d"
-              "\x0a\x0d\x1a\x0b"
-              "10.0.0.1:80"
-              "\x0a\x02\x20\x01"
-              "\x0a\x02\x1a\x00"
-              "\x0a\x14\x1a\x12"
-              "10.0.0.2 , [::1]:9"),
-        three);
-    /* Of a oneof that comes twice the last counts. */
-    expect_endpoints(
-        BYTES("\x1a\x01"
-              "a"
-              "\x20\x01"),
-        none);
-}
-
 static void reads_no_more_endpoints_than_the_limit(void **state)
 {
     enum { most = kvb_max_gateway_hint_endpoints, head = 4 };
@@ -399,33 +351,6 @@ static void headers_beyond_the_limit_are_not_read(void **state)
 }
 
 /* ---- What is refused, and what is skipped ---- */
-
-static void refuses_what_is_no_such_message(void **state)
-{
-    /* clang-format off */
-    static const struct { const char *bytes; size_t len; } messages[] = {
-        { "\x12\x00\x22\x00", 4 },         /* two parts */
-        { "\x12\x00\x12\x00", 4 },         /* the same part twice */
-        { "\x10\x01", 2 },                 /* a part that is a number */
-        { "\x12\x04\x0a\x00\x0a\x00", 6 }, /* two lists of headers */
-        { "\x42\x00\x42\x00", 4 },         /* two maps of metadata */
-        { "\x22\x02\x08\x01", 4 },         /* a body that is a number */
-        { "\x22\x02\x12\x00", 4 },         /* a flag that is bytes */
-        { "\x52\x00", 2 },
-        { "\x5a\x02\x0a\x00", 4 },
-        { "\x13\x14", 2 },                 /* a group */
-        { "\x12\x05\x0a", 3 },             /* longer than the message */
-    };
-    /* clang-format on */
-    struct kvb_ext_proc_request request = { .part = KVB_PART_COUNT };
-
-    (void)state;
-    for (size_t i = 0; i < KVB_COUNT_OF(messages); i++) {
-        const kvb_span message = { (const uint8_t *)messages[i].bytes, messages[i].len };
-        assert_int_equal(kvb_ext_proc_request_decode(message, &request), KVB_BAD_INPUT);
-    }
-    assert_int_equal(request.part, KVB_PART_COUNT); /* untouched */
-}
 
 static void skips_fields_of_newer_envoys(void **state)
 {
@@ -697,33 +622,16 @@ static void survives_the_failure_of_each_allocation(void **state)
 
 /* ---- Health ---- */
 
-static void reads_and_answers_health_checks(void **state)
-{
-    kvb_span service;
-
-    (void)state;
-    assert_ok(kvb_health_request_decode(BYTES("\x0a\x09readiness\x10\x01"), &service));
-    assert_true(kvb_span_is(service, "readiness"));
-    assert_ok(kvb_health_request_decode(BYTES(""), &service));
-    assert_int_equal(service.len, 0);
-    assert_int_equal(kvb_health_request_decode(BYTES("\x08\x01"), &service), KVB_BAD_INPUT);
-    assert_int_equal(kvb_health_request_decode(BYTES("\x0a\x09"), &service), KVB_BAD_INPUT);
-    assert_memory_equal(kvb_health_answer(true).data, "\x08\x01", 2);
-    assert_memory_equal(kvb_health_answer(false).data, "\x08\x02", 2);
-}
-
 SUITE(gateway_messages)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_all_that_envoy_sent),
         cmocka_unit_test(says_how_envoy_sends_bodies),
         cmocka_unit_test(finds_the_hint_and_who_served),
-        cmocka_unit_test(reads_hints_of_each_form),
         cmocka_unit_test(reads_no_more_endpoints_than_the_limit),
         cmocka_unit_test(the_last_of_equal_keys_counts),
         cmocka_unit_test(finds_headers_by_name),
         cmocka_unit_test(headers_beyond_the_limit_are_not_read),
-        cmocka_unit_test(refuses_what_is_no_such_message),
         cmocka_unit_test(skips_fields_of_newer_envoys),
         cmocka_unit_test(writes_the_answers_that_envoy_accepted),
         cmocka_unit_test(a_pick_says_its_figures_and_further_headers),
@@ -731,7 +639,6 @@ SUITE(gateway_messages)
         cmocka_unit_test(an_error_is_what_clients_of_openai_read),
         cmocka_unit_test(what_does_not_fit_is_refused_and_appends_nothing),
         cmocka_unit_test(survives_the_failure_of_each_allocation),
-        cmocka_unit_test(reads_and_answers_health_checks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -81,9 +81,11 @@ static void numbers_have_the_digits_of_printf(void **state)
 {
     (void)state;
     enum { rounds = 200000, million = 1000000 };
-    static const double edges[] = { 0,       -0.5,       0.001,     0.0009,     0.000999,
-                                    1e-6,    999.999999, 1000.5,    78.125,     1e9,
-                                    1e9 - 1, 100.0 / 3,  0.1 + 0.2, 99.9999995, 12.3456785 };
+    static const double edges[] = { 1,          -1,        100,        999999999, 1234567890123,
+                                    0.25,       1e-7,      -0.0,       999999.5,  0,
+                                    -0.5,       0.001,     0.0009,     0.000999,  1e-6,
+                                    999.999999, 1000.5,    78.125,     1e9,       1e9 - 1,
+                                    100.0 / 3,  0.1 + 0.2, 99.9999995, 12.3456785 };
     unsigned seed = 20261124;
 
     for (size_t i = 0; i < sizeof edges / sizeof edges[0]; i++) {
@@ -111,24 +113,6 @@ static void infinity_and_nan_are_written_as_null(void **state)
     kvb_json_write_end(&json, ']');
     assert_text(&buf, "[null,null,-1.5]");
     kvb_buf_done(&buf);
-}
-
-static void whole_numbers_are_written_as_printf_would(void **state)
-{
-    (void)state;
-    static const double numbers[] = { 1,        0,    -1,   100, 999999999, 1e9, 1234567890123,
-                                      999999.5, 0.25, 1e-7, -0.0 };
-
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
-        char expected[64];
-        struct kvb_buf buf;
-        kvb_buf_init(&buf, 4096);
-        struct kvb_json_writer json = kvb_json_writer_of(&buf);
-        kvb_json_write_number(&json, numbers[i]);
-        (void)snprintf(expected, sizeof expected, "%.9g", numbers[i]);
-        assert_text(&buf, expected);
-        kvb_buf_done(&buf);
-    }
 }
 
 /* Whatever the bytes are, the result is valid JSON. */
@@ -179,7 +163,6 @@ SUITE(json_writer)
         cmocka_unit_test(escapes_the_characters_that_json_requires),
         cmocka_unit_test(replaces_bytes_that_are_no_utf8),
         cmocka_unit_test(infinity_and_nan_are_written_as_null),
-        cmocka_unit_test(whole_numbers_are_written_as_printf_would),
         cmocka_unit_test(any_bytes_give_a_valid_json_string),
         cmocka_unit_test(survives_every_failing_allocation),
     };

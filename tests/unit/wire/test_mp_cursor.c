@@ -170,53 +170,21 @@ static void takes_lists_of_numbers_and_nothing_else(void **state)
 /* Gives each reader the same signature. */
 typedef kvb_status (*taker)(struct kvb_mp_cursor *cursor);
 
-static kvb_status take_bits(struct kvb_mp_cursor *cursor)
-{
-    uint64_t bits = 0;
-    return kvb_mp_take_bits(cursor, &bits);
-}
+#define TAKER(name, type)                                                                          \
+    static kvb_status name(struct kvb_mp_cursor *cursor)                                           \
+    {                                                                                              \
+        type value;                                                                                \
+        return kvb_mp_##name(cursor, &value);                                                      \
+    }
 
-static kvb_status take_u64(struct kvb_mp_cursor *cursor)
-{
-    uint64_t value = 0;
-    return kvb_mp_take_u64(cursor, &value);
-}
-
-static kvb_status take_u32(struct kvb_mp_cursor *cursor)
-{
-    uint32_t value = 0;
-    return kvb_mp_take_u32(cursor, &value);
-}
-
-static kvb_status take_number(struct kvb_mp_cursor *cursor)
-{
-    double value = 0;
-    return kvb_mp_take_number(cursor, &value);
-}
-
-static kvb_status take_text(struct kvb_mp_cursor *cursor)
-{
-    kvb_span text = { 0 };
-    return kvb_mp_take_text(cursor, &text);
-}
-
-static kvb_status take_bytes(struct kvb_mp_cursor *cursor)
-{
-    kvb_span bytes = { 0 };
-    return kvb_mp_take_bytes(cursor, &bytes);
-}
-
-static kvb_status take_array(struct kvb_mp_cursor *cursor)
-{
-    uint32_t count = 0;
-    return kvb_mp_take_array(cursor, &count);
-}
-
-static kvb_status take_map(struct kvb_mp_cursor *cursor)
-{
-    uint32_t pairs = 0;
-    return kvb_mp_take_map(cursor, &pairs);
-}
+TAKER(take_bits, uint64_t)
+TAKER(take_u64, uint64_t)
+TAKER(take_u32, uint32_t)
+TAKER(take_number, double)
+TAKER(take_text, kvb_span)
+TAKER(take_bytes, kvb_span)
+TAKER(take_array, uint32_t)
+TAKER(take_map, uint32_t)
 
 static kvb_status take_nil(struct kvb_mp_cursor *cursor)
 {
@@ -261,8 +229,6 @@ static void refuses_a_value_cut_at_any_byte_and_stays(void **state)
         }
     }
 }
-
-/* ---- Strings and containers ---- */
 
 SUITE(mp_cursor)
 {

@@ -1,6 +1,6 @@
 #include "kvb_test.h"
 
-#include "wire/engine/object_key.h"
+#include "wire/engine/fields.h"
 
 #include <string.h>
 

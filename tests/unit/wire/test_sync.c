@@ -155,56 +155,6 @@ static void refuses_events_of_another_stream(void **state)
     "\x12\x10"                                                                                     \
     "0123456789abcdef"
 
-static void refuses_impossible_requests(void **state)
-{
-    (void)state;
-    const kvb_span bad[] = {
-        BYTES("\x08\x02"),       /* no epoch */
-        BYTES("\x08\x07" EPOCH), /* an unknown kind */
-        BYTES(EPOCH),            /* no kind */
-        BYTES("\x08\x02\x12\x01"
-              "0"), /* an epoch of one byte */
-        BYTES("\x08\x02" EPOCH "\x2a\x08"
-              "01234567"), /* 64 buckets */
-        /* the range 2 .. 1 */
-        BYTES("\x08\x01" EPOCH "\x19\x02\0\0\0\0\0\0\0\x21\x01\0\0\0\0\0\0\0"),
-        BYTES("\xff\xff"),
-    };
-    struct kvb_sync_request request;
-
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        assert_int_equal(kvb_sync_request_decode(bad[i], &request), KVB_BAD_INPUT);
-    }
-    assert_ok(kvb_sync_request_decode(BYTES("\x08\x02" EPOCH), &request));
-}
-
-static void survives_each_allocation_failing(void **state)
-{
-    (void)state;
-    struct kvb_sync_reply_parts *parts = calloc(1, sizeof *parts);
-    struct sample sample;
-    kvb_status status = KVB_NO_MEMORY;
-
-    assert_non_null(parts);
-    make_sample(&sample, KVB_SYNC_SUMS);
-    for (long n = 0; status != KVB_OK; n++) {
-        struct kvb_sync_reply got;
-        struct kvb_buf buf = fresh();
-        fail_alloc_after(n);
-        status = kvb_sync_reply_encode(&sample.reply, &buf);
-        if (status == KVB_OK) {
-            status = kvb_sync_reply_decode(kvb_buf_span(&buf), parts, &got);
-        }
-        fail_alloc_after(-1);
-        assert_true(status == KVB_OK || status == KVB_NO_MEMORY);
-        kvb_buf_done(&buf);
-        assert_true(n < 100);
-    }
-    kvb_router_batch_done(&sample.events);
-    kvb_sync_reply_parts_done(parts);
-    free(parts);
-}
-
 /* The largest possible part of a snapshot. */
 static void a_reply_with_the_maximum_of_blocks_fits(void **state)
 {
@@ -266,8 +216,6 @@ SUITE(sync)
         cmocka_unit_test(replies_come_back_as_they_were),
         cmocka_unit_test(a_reply_without_events_has_an_empty_batch_of_its_stream),
         cmocka_unit_test(refuses_events_of_another_stream),
-        cmocka_unit_test(refuses_impossible_requests),
-        cmocka_unit_test(survives_each_allocation_failing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,13 +1,122 @@
+#include "fail_alloc.h"
 #include "kvb_test.h"
 
+#include "core/buf.h"
 #include "core/limits.h"
-#include "fail_alloc.h"
+#include "core/own.h"
 #include "vector_file.h"
 #include "wire/query/indexer.h"
+#include "wire/query/json.h"
+#include "wire/query/text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* Queries in each form; what is refused, and simple ones, are cases of test_decoders.c. */
+
+/* {"NAME":[item,item,...]} */
+static void make_list(struct kvb_buf *text, const char *name, const char *item, size_t count)
+{
+    kvb_buf_init(text, 32 << 20);
+    assert_ok(kvb_buf_append_format(text, "{\"%s\":[", name));
+    for (size_t i = 0; i < count; i++) {
+        assert_ok(kvb_buf_append_text(text, i == 0 ? "" : ","));
+        assert_ok(kvb_buf_append_text(text, item));
+    }
+    assert_ok(kvb_buf_append_text(text, "]}"));
+}
+
+static void refuses_more_tokens_than_the_ceiling([[maybe_unused]] void **state)
+{
+    KVB_OWN(kvb_buf_done) struct kvb_buf text = { 0 };
+    struct kvb_query query = { 0 };
+    struct kvb_detail detail = { "" };
+
+    make_list(&text, "token_ids", "1", (size_t)kvb_max_query_tokens + 1);
+    assert_int_equal(kvb_query_json_decode(kvb_buf_span(&text), &query, &detail), KVB_TOO_LARGE);
+    assert_string_equal(detail.text, "token_ids: at most 2097152, got 2097153");
+}
+
+static void refuses_a_body_that_would_fill_the_memory([[maybe_unused]] void **state)
+{
+    static const struct {
+        const char *item;
+        size_t count;
+    } rows[] = { { "[]", 2000 }, { "{}", 2000 }, { "1", (size_t)kvb_max_query_tokens + 2000 } };
+
+    for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
+        KVB_OWN(kvb_buf_done) struct kvb_buf text = { 0 };
+        struct kvb_query query = { 0 };
+        struct kvb_detail detail = { "" };
+        make_list(&text, "unknown", rows[i].item, rows[i].count);
+        assert_int_equal(
+            kvb_query_json_decode(kvb_buf_span(&text), &query, &detail), KVB_TOO_LARGE);
+        assert_string_equal(
+            detail.text, "body: at most 16777216 bytes, 2097152 tokens or hashes, 16 levels");
+    }
+}
+
+static void candidates_are_ids_and_addresses([[maybe_unused]] void **state)
+{
+    KVB_OWN(kvb_query_done) struct kvb_query query = { 0 };
+    const struct kvb_selection *selection = &query.selection;
+
+    assert_ok(kvb_query_json_decode(
+        kvb_span_of("{\"token_ids\":[1],\"candidates\":[9,\"h:1\",9223372036854775807,3]}"), &query,
+        NULL));
+    assert_true(kvb_selection_has_candidate(selection, 9, ""));
+    assert_true(kvb_selection_has_candidate(selection, 3, "h:2"));
+    assert_true(kvb_selection_has_candidate(selection, INT64_MAX, ""));
+    assert_true(kvb_selection_has_candidate(selection, 4, "h:1"));
+    assert_false(kvb_selection_has_candidate(selection, 4, "h:2"));
+    assert_false(kvb_selection_has_candidate(selection, 10, ""));
+}
+
+/* ---- Text ---- */
+
+/* Where an earlier turn of the chat may end. */
+static void the_ends_of_messages_are_noted([[maybe_unused]] void **state)
+{
+    static const char json[] =
+        "{\"messages\":[ {\"a\":\"]\"} ,[1,2],3 ],\"tools\":[{\"messages\":[4]}]}";
+    static const char *const ends[] = { "\"]\"}", "[1,2]", "3" };
+    KVB_OWN(kvb_query_done) struct kvb_query query = { 0 };
+    struct kvb_buf wrong = { 0 };
+
+    assert_ok(kvb_query_json_decode(kvb_span_of(json), &query, NULL));
+    assert_int_equal(query.text.end_count, 3);
+    for (size_t i = 0; i < 3; i++) {
+        const size_t len = strlen(ends[i]);
+        assert_memory_equal(query.text.members + query.text.ends[i] - len, ends[i], len);
+    }
+    kvb_query_done(&query);
+    assert_ok(kvb_query_json_decode(kvb_span_of("{\"text\":\"[1,2]\"}"), &query, NULL));
+    assert_null(query.text.ends);
+    /* What a gateway makes of a body may be anything. */
+    static const char *const bad[] = { "", "\"tools\":[1]", "\"messages\":[1", "\"messages\":7" };
+    for (size_t i = 0; i < KVB_COUNT_OF(bad); i++) {
+        struct kvb_query_text text = { 0 };
+        kvb_buf_init(&wrong, 100);
+        assert_ok(kvb_buf_append_text(&wrong, bad[i]));
+        assert_int_equal(kvb_query_text_take(&wrong, &text), KVB_BAD_INPUT);
+        assert_null(text.members);
+        kvb_buf_done(&wrong);
+    }
+}
+
+static void a_request_names_the_model_and_has_the_members([[maybe_unused]] void **state)
+{
+    KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
+    static const char want[] = "{\"model\":\"a\\\"b\",\"prompt\":\"x\"}";
+
+    kvb_buf_init(&out, 100);
+    assert_ok(kvb_tokenize_request_encode("a\"b", kvb_span_of("\"prompt\":\"x\""), &out));
+    assert_int_equal(out.len, strlen(want));
+    assert_memory_equal(out.data, want, out.len);
+}
+
+/* ---- Block hashes, of an sgl-router ---- */
 
 /* The hashes of [10, 20, ..., 80] in blocks of 2, as SGLang publishes them. */
 static const int64_t hashes[] = { 978178666101069530, -895308556211281782, -8033692805846017938,
@@ -64,61 +173,6 @@ static void reads_the_requests_of_sgl_router(void **state)
     check_request("request_unpacked_2", 2, hashes);
 }
 
-static void refuse_request(kvb_span message, const char *sentence)
-{
-    struct kvb_query query = { .count = 77 };
-    struct kvb_detail why = { "" };
-
-    assert_int_equal(kvb_indexer_request_decode(message, &query, &why), KVB_BAD_INPUT);
-    assert_non_null(strstr(why.text, sentence));
-    assert_int_equal(query.count, 77); /* untouched */
-}
-
-#define BYTES(text) ((kvb_span){ (const uint8_t *)(text), sizeof(text) - 1 })
-
-static void refuses_invalid_requests(void **state)
-{
-    struct vector texts = read_vector("request_of_texts");
-
-    (void)state;
-    refuse_request(span_of(texts), "`hashes` is not a list of sfixed64");
-    refuse_request(BYTES(""), "`hashes` is empty");
-    refuse_request(BYTES("\x0a\x00"), "`hashes` is empty");
-    refuse_request(BYTES("\x10\x02"), "`hashes` is empty");
-    refuse_request(BYTES("\x08\x01"), "`hashes` is not a list");
-    refuse_request(BYTES("\x0d\x01\x01\x01\x01"), "`hashes` is not a list");
-    refuse_request(BYTES("\x0a\x08"), "not protobuf");
-    refuse_request(
-        BYTES("\x0a\x08"
-              "12345678"
-              "\x12\x00"),
-        "`max_blocks` is not a uint32");
-    free(texts.bytes);
-}
-
-/* A newer router may send fields that this reader does not know, and arrays in pieces. */
-static void skips_fields_that_it_does_not_know(void **state)
-{
-    struct kvb_query query = { 0 };
-
-    (void)state;
-    assert_ok(kvb_indexer_request_decode(
-        BYTES("\x1a\x03"
-              "abc"
-              "\x0a\x08\x01\0\0\0\0\0\0\0"
-              "\x28\x05"
-              "\x09\x02\0\0\0\0\0\0\0"
-              "\x10\x07"
-              "\x10\x00"
-              "\x0a\x08\x03\0\0\0\0\0\0\0"),
-        &query, NULL));
-    assert_int_equal(query.count, 3); /* the last max_blocks counts */
-    for (size_t i = 0; i < 3; i++) {
-        assert_int_equal(query.hashes[i], i + 1);
-    }
-    kvb_query_done(&query);
-}
-
 static void accepts_the_longest_prompt_of_a_router_and_no_more_bytes(void **state)
 {
     enum { most = 1048574, head = 5 };
@@ -137,8 +191,6 @@ static void accepts_the_longest_prompt_of_a_router_and_no_more_bytes(void **stat
         KVB_TOO_LARGE);
     free(message);
 }
-
-/* ---- Responses ---- */
 
 static const struct kvb_indexer_match two[] = {
     { .address = "http://10.0.0.1:30000", .worker_id = 7, .blocks = 3 },
@@ -201,29 +253,26 @@ static void reports_that_an_answer_is_too_large(void **state)
     kvb_buf_done(&out);
 }
 
-static void survives_each_failing_allocation(void **state)
+static void survives_each_failing_allocation([[maybe_unused]] void **state)
 {
-    struct vector vector = read_vector("request_4");
-    struct kvb_query query = { 0 };
     struct kvb_buf out;
 
-    (void)state;
-    fail_alloc_after(0);
-    assert_int_equal(kvb_indexer_request_decode(span_of(vector), &query, NULL), KVB_NO_MEMORY);
     kvb_buf_init(&out, 4096);
     fail_alloc_after(0);
     assert_int_equal(kvb_indexer_response_encode(two, 2, 4, &out), KVB_NO_MEMORY);
     fail_alloc_after(-1);
     kvb_buf_done(&out);
-    free(vector.bytes);
 }
 
-SUITE(indexer)
+SUITE(query)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(refuses_more_tokens_than_the_ceiling),
+        cmocka_unit_test(refuses_a_body_that_would_fill_the_memory),
+        cmocka_unit_test(candidates_are_ids_and_addresses),
+        cmocka_unit_test(the_ends_of_messages_are_noted),
+        cmocka_unit_test(a_request_names_the_model_and_has_the_members),
         cmocka_unit_test(reads_the_requests_of_sgl_router),
-        cmocka_unit_test(refuses_invalid_requests),
-        cmocka_unit_test(skips_fields_that_it_does_not_know),
         cmocka_unit_test(accepts_the_longest_prompt_of_a_router_and_no_more_bytes),
         cmocka_unit_test(writes_what_protoc_writes),
         cmocka_unit_test(a_response_without_workers_is_empty),
@@ -231,6 +280,5 @@ SUITE(indexer)
         cmocka_unit_test(reports_that_an_answer_is_too_large),
         cmocka_unit_test(survives_each_failing_allocation),
     };
-
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,17 +1,20 @@
-#include "wire/engine/event_sources.h"
+#include "wire/engine/answers.h"
 
 #include "core/own.h"
 #include "core/utf8.h"
+#include "wire/json/scan.h"
 #include "wire/json/tree.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* ---- The sockets of events ---- */
+
 enum {
-    max_depth = 8,
-    max_containers = 4 * kvb_max_ranks,
-    max_values = 32 * kvb_max_ranks,
+    max_sources_depth = 8,
+    max_source_containers = 4 * kvb_max_ranks,
+    max_source_values = 32 * kvb_max_ranks,
     max_port = 65535
 };
 
@@ -41,7 +44,7 @@ read_source_number(struct json_object *source, const char *name, uint64_t max, u
     return !value || kvb_json_number(value, max, out_number) == KVB_OK;
 }
 
-/* ---- vLLM ---- */
+/* vLLM */
 
 /* Each rank states whether it publishes events. */
 static kvb_status read_publisher(
@@ -88,6 +91,7 @@ static kvb_status add_source(
     uint64_t dp_rank = key ? *key : 0;
     bool publishes = false;
 
+    /* Checked one by one, so that the error names the first that is wrong. */
     if (!json_object_is_type(source, json_type_object)) {
         return refuse_source(detail, label, "expected an object");
     }
@@ -179,7 +183,7 @@ read_vllm(struct json_object *root, struct kvb_event_sources *sources, struct kv
     return KVB_BAD_INPUT;
 }
 
-/* ---- SGLang ---- */
+/* SGLang */
 
 /* The addresses of all ranks: the ports of rank r are events + r and replay + r. */
 struct rank_bases {
@@ -332,9 +336,9 @@ static kvb_status read_sglang(
 
 static kvb_status note_value(struct kvb_json_scan *scan, void *context)
 {
-    struct kvb_json_budget budget = { .depth = max_depth,
-                                      .containers = max_containers,
-                                      .values = max_values };
+    struct kvb_json_budget budget = { .depth = max_sources_depth,
+                                      .containers = max_source_containers,
+                                      .values = max_source_values };
     kvb_span *value = context;
     const uint8_t *begin = scan->at;
 
@@ -368,7 +372,7 @@ static kvb_status find_kv_events(kvb_span json, kvb_span *out_value, struct kvb_
     return KVB_OK;
 }
 
-/* ---- Both ---- */
+/* Both */
 
 static int compare_source_ranks(const void *one, const void *other)
 {
@@ -397,9 +401,9 @@ static kvb_status parse_sources(
     kvb_span json, source_reader read, struct kvb_event_sources *sources, struct kvb_detail *detail)
 {
     KVB_OWN(kvb_json_drop) struct json_object *root = NULL;
-    struct kvb_json_budget budget = { .depth = max_depth,
-                                      .containers = max_containers,
-                                      .values = max_values };
+    struct kvb_json_budget budget = { .depth = max_sources_depth,
+                                      .containers = max_source_containers,
+                                      .values = max_source_values };
     kvb_status status = KVB_TOO_LARGE;
 
     if (json.len <= kvb_max_event_sources_bytes) {
@@ -445,4 +449,317 @@ kvb_status kvb_event_sources_decode_server_info(
 
     KVB_TRY(find_kv_events(json, &value, detail));
     return decode_sources(value, read_sglang, out_sources, detail);
+}
+
+/* ---- The names of models ---- */
+
+/* An entry of vLLM has a list of permissions with 12 values. */
+enum { max_models_depth = 8, max_model_containers = 4096, max_model_values = 65536 };
+
+/* One entry; borrowed from the list. */
+struct entry {
+    const char *id;     /* "": none, like the next */
+    const char *root;   /* the id where it is missing */
+    const char *parent; /* "": a base model */
+};
+
+/* "" for a text that a NUL would cut. */
+static const char *text_of(struct json_object *object, const char *name)
+{
+    const char *text = kvb_json_member_text(object, name);
+    const int len = json_object_get_string_len(kvb_json_member(object, name));
+
+    return strlen(text) == (size_t)len ? text : "";
+}
+
+static struct entry entry_at(struct json_object *data, size_t at)
+{
+    struct json_object *object = json_object_array_get_idx(data, at);
+    struct entry entry = { .id = "", .root = "", .parent = "" };
+
+    if (json_object_is_type(object, json_type_object)) {
+        entry.id = text_of(object, "id");
+        entry.root = text_of(object, "root");
+        entry.parent = text_of(object, "parent");
+    }
+    if (entry.root[0] == '\0') {
+        entry.root = entry.id;
+    }
+    return entry;
+}
+
+static bool is_base(const struct entry *entry)
+{
+    return entry->id[0] != '\0' && entry->parent[0] == '\0';
+}
+
+/* The root of the entry whose id or root is the model; else of all base models.  NULL: there is
+ * none, or several. */
+static const char *
+find_root(struct json_object *data, size_t count, const char *model, bool *out_has_several)
+{
+    const char *only = NULL;
+    bool has_several = false;
+
+    for (size_t i = 0; i < count; i++) {
+        const struct entry entry = entry_at(data, i);
+        if (!is_base(&entry)) {
+            continue;
+        }
+        if (strcmp(entry.id, model) == 0 || strcmp(entry.root, model) == 0) {
+            return entry.root;
+        }
+        /* A name that is not the worker's is accepted only if it is the only model. */
+        has_several = has_several || (only && strcmp(only, entry.root) != 0);
+        only = entry.root;
+    }
+    *out_has_several = has_several;
+    return has_several ? NULL : only;
+}
+
+/* True: its parent is a name of the base model, which are in `names` already. */
+static bool is_adapter(
+    const struct entry *entry, const char *root, const char *model,
+    const struct kvb_served_names *names)
+{
+    enum kvb_served_kind kind = KVB_SERVED_ADAPTER;
+
+    return entry->id[0] != '\0' && entry->parent[0] != '\0' &&
+           (strcmp(entry->parent, model) == 0 || strcmp(entry->parent, root) == 0 ||
+            (kvb_served_names_find(names, kvb_span_of(entry->parent), &kind) &&
+             kind == KVB_SERVED_NAME));
+}
+
+static void
+add(struct kvb_served_names *names, enum kvb_served_kind kind, const char *id, const char *model)
+{
+    if (strcmp(id, model) != 0 &&
+        kvb_served_names_add(names, kind, kvb_span_of(id)) == KVB_BAD_INPUT) {
+        names->left_out++; /* no request can name it, so it takes no place */
+    }
+}
+
+static kvb_status read_list(
+    struct json_object *root, const char *model, struct kvb_served_names *out_names,
+    struct kvb_detail *detail)
+{
+    struct json_object *data = kvb_json_member(root, "data");
+    const size_t count = kvb_json_list_len(data);
+    struct kvb_served_names names = { .is_listed = true };
+    bool has_several = false;
+
+    if (!json_object_is_type(data, json_type_array)) {
+        kvb_detail_set(detail, "its list of models has no array `data`");
+        return KVB_BAD_INPUT;
+    }
+    const char *base = find_root(data, count, model, &has_several);
+    if (!base) {
+        kvb_detail_set(
+            detail, "its list of models has %s, and none of them is %.100s",
+            has_several ? "several base models" : "no base model", model);
+        return KVB_BAD_INPUT;
+    }
+    /* Names before adapters: an adapter's parent may be any of them. */
+    for (size_t i = 0; i < count; i++) {
+        const struct entry entry = entry_at(data, i);
+        if (is_base(&entry) && strcmp(entry.root, base) == 0) {
+            add(&names, KVB_SERVED_NAME, entry.id, model);
+        }
+    }
+    for (size_t i = 0; i < count; i++) {
+        const struct entry entry = entry_at(data, i);
+        if (is_adapter(&entry, base, model, &names)) {
+            add(&names, KVB_SERVED_ADAPTER, entry.id, model);
+        }
+    }
+    *out_names = names;
+    return KVB_OK;
+}
+
+kvb_status kvb_model_list_decode(
+    kvb_span json, const char *model, struct kvb_served_names *out_names, struct kvb_detail *detail)
+{
+    KVB_OWN(kvb_json_drop) struct json_object *root = NULL;
+    struct kvb_json_budget budget = { .depth = max_models_depth,
+                                      .containers = max_model_containers,
+                                      .values = max_model_values };
+    kvb_status status = KVB_TOO_LARGE;
+
+    if (json.len <= kvb_max_model_list_bytes) {
+        status = kvb_json_parse(json, &budget, &root);
+    }
+    if (status != KVB_OK) {
+        kvb_detail_set(
+            detail, status == KVB_TOO_LARGE ? "its list of models is too large"
+                                            : "its list of models is no JSON");
+        return status;
+    }
+    return read_list(root, model, out_names, detail);
+}
+
+/* ---- How it speculates ---- */
+
+/* A method's longest name. */
+enum { method_bytes = 64 };
+
+struct server_info {
+    bool is_vllm;
+    bool has_config; /* a speculative_config stands there, null too */
+    bool is_speculating;
+    char method[method_bytes]; /* "": not given, or none that can be one */
+    bool disables_drop;
+    bool has_lookahead_option;
+};
+
+static void put_method(struct server_info *info, kvb_span method)
+{
+    if (method.len < sizeof info->method && !memchr(method.data, '\0', method.len)) {
+        memcpy(info->method, method.data, method.len);
+        info->method[method.len] = '\0';
+    }
+}
+
+/* As JSON */
+
+/* The answer has some thousand other values. */
+static kvb_status skip(struct kvb_json_scan *scan)
+{
+    struct kvb_json_budget budget = { .depth = 16, .containers = SIZE_MAX, .values = SIZE_MAX };
+
+    return kvb_json_skip(scan, &budget);
+}
+
+/* Whether a string comes next.  White space before it is skipped. */
+static bool is_text_next(struct kvb_json_scan *scan)
+{
+    const bool is_text = kvb_json_take(scan, '"');
+
+    scan->at -= is_text;
+    return is_text;
+}
+
+static kvb_status read_method(struct kvb_json_scan *scan, void *context)
+{
+    kvb_span method;
+
+    if (!is_text_next(scan)) {
+        return skip(scan);
+    }
+    KVB_TRY(kvb_json_string(scan, &method));
+    put_method(context, method);
+    return KVB_OK;
+}
+
+static kvb_status read_disables_drop(struct kvb_json_scan *scan, void *context)
+{
+    struct server_info *info = context;
+
+    info->disables_drop = kvb_json_take_word(scan, "true");
+    return info->disables_drop ? KVB_OK : skip(scan);
+}
+
+static kvb_status read_lookahead_option(struct kvb_json_scan *scan, void *context)
+{
+    struct server_info *info = context;
+
+    info->has_lookahead_option = true;
+    return skip(scan);
+}
+
+static kvb_status read_speculative_config(struct kvb_json_scan *scan, void *context)
+{
+    static const struct kvb_json_field fields[] = {
+        { "method", false, read_method },
+        { "disable_eagle_block_drop", false, read_disables_drop },
+        { "disable_lookahead_block_hashes", false, read_lookahead_option },
+    };
+    struct server_info *info = context;
+
+    info->has_config = true;
+    if (kvb_json_take_word(scan, "null")) {
+        return KVB_OK;
+    }
+    info->is_speculating = true;
+    return kvb_json_object(scan, fields, KVB_COUNT_OF(fields), info);
+}
+
+/* As text */
+
+/* What stands behind the words; empty: they do not stand there. */
+static kvb_span after(kvb_span text, const char *words)
+{
+    const size_t len = strlen(words);
+    const uint8_t *at = memmem(text.data, text.len, words, len);
+
+    return at ? (kvb_span){ at + len, text.len - (size_t)(at + len - text.data) }
+              : (kvb_span){ .data = text.data, .len = 0 };
+}
+
+static bool begins_with(kvb_span text, const char *words)
+{
+    return text.len >= strlen(words) && memcmp(text.data, words, strlen(words)) == 0;
+}
+
+static void read_config_text(struct server_info *info, kvb_span text)
+{
+    static const char method[] = "SpeculativeConfig(method='";
+    const kvb_span config = after(text, "speculative_config=");
+
+    /* Python's repr of the configuration: only its beginning has a fixed form. */
+    info->has_config = config.len > 0;
+    info->is_speculating = info->has_config && !begins_with(config, "None");
+    if (!begins_with(config, method)) {
+        return;
+    }
+    const kvb_span name = { config.data + sizeof method - 1, config.len - (sizeof method - 1) };
+    const uint8_t *end = memchr(name.data, '\'', name.len);
+    if (end) {
+        put_method(info, (kvb_span){ name.data, (size_t)(end - name.data) });
+    }
+}
+
+/* Both */
+
+static kvb_status read_vllm_config(struct kvb_json_scan *scan, void *context)
+{
+    static const struct kvb_json_field fields[] = {
+        { "speculative_config", false, read_speculative_config },
+    };
+    struct server_info *info = context;
+    kvb_span text;
+
+    info->is_vllm = true;
+    if (!is_text_next(scan)) {
+        return kvb_json_object(scan, fields, KVB_COUNT_OF(fields), info);
+    }
+    KVB_TRY(kvb_json_string(scan, &text));
+    read_config_text(info, text);
+    return KVB_OK;
+}
+
+kvb_status kvb_server_info_decode(kvb_span json, enum kvb_speculation *out_speculation)
+{
+    static const struct kvb_json_field fields[] = { { "vllm_config", false, read_vllm_config } };
+    struct kvb_json_scan scan = kvb_json_scan_of(json);
+    struct server_info info = { 0 };
+
+    if (json.len > kvb_max_event_sources_bytes) {
+        return KVB_TOO_LARGE;
+    }
+    KVB_TRY(kvb_json_object(&scan, fields, KVB_COUNT_OF(fields), &info));
+    KVB_TRY(kvb_json_finish(&scan));
+    /* SGLang answers the same path with another object. */
+    if (!info.is_vllm) {
+        return KVB_NOT_FOUND;
+    }
+    const struct kvb_speculative_config config = { .method = info.method,
+                                                   .model = "",
+                                                   .disables_drop = info.disables_drop,
+                                                   .is_resolved = true,
+                                                   .has_lookahead_option =
+                                                       info.has_lookahead_option };
+    *out_speculation = info.is_speculating ? kvb_speculation_of(&config)
+                       : info.has_config   ? KVB_SPECULATION_KEEPS
+                                           : KVB_SPECULATION_UNKNOWN;
+    return KVB_OK;
 }

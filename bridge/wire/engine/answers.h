@@ -3,9 +3,14 @@
 #include "core/limits.h"
 #include "core/span.h"
 #include "core/status.h"
+#include "model/served_names.h"
+#include "model/speculation.h"
 
 #include <stddef.h>
 #include <stdint.h>
+
+/* What engines answer over HTTP: the sockets of their events, the names of their models, how they
+ * speculate. */
 
 /* The sockets on which an engine publishes the events of one rank, as it reports them. */
 
@@ -60,3 +65,44 @@ kvb_status kvb_event_sources_decode(
     kvb_span json, struct kvb_event_sources *out_sources, struct kvb_detail *detail);
 kvb_status kvb_event_sources_decode_server_info(
     kvb_span json, struct kvb_event_sources *out_sources, struct kvb_detail *detail);
+
+/* Decodes an engine's answer to GET /v1/models, the names by which requests may ask it.
+ *
+ *     {"object":"list","data":[
+ *         {"id":"qwen",     "root":"Qwen/Qwen3-8B","parent":null},    the base model
+ *         {"id":"chat",     "root":"Qwen/Qwen3-8B","parent":null},    a second name of it
+ *         {"id":"sql-lora", "root":"/loras/sql",   "parent":"qwen"}]}  an adapter of it
+ *
+ * The base model is the entry without a parent whose id or root is `model`; where there is none,
+ * the entries without a parent if all have one root.  vLLM and SGLang write these fields; an engine
+ * without LoRA may leave out `root` and `parent`.  Unknown fields are skipped.
+ *
+ * names: `model` itself is not among them.  Those beyond the bounds of kvb_served_names, and those
+ * that are no names there, are counted in left_out.
+ * Threads: any thread.
+ *
+ * KVB_BAD_INPUT  not such a list, or one of several models of which none is `model`, as of a
+ *                router; detail says which
+ * KVB_TOO_LARGE  more than kvb_max_model_list_bytes
+ * KVB_NO_MEMORY
+ * On failure *out_names is unchanged. */
+kvb_status kvb_model_list_decode(
+    kvb_span json, const char *model, struct kvb_served_names *out_names,
+    struct kvb_detail *detail);
+
+/* Reads how an engine speculates from vLLM's answer to GET /server_info?config_format=json, which
+ * it has with VLLM_SERVER_DEV_MODE=1:
+ *
+ *     {"vllm_config":{...,"speculative_config":{"method":"eagle3",...},...},"vllm_env":{...},...}
+ *     {"vllm_config":"model='m', speculative_config=SpeculativeConfig(method='eagle3', model=...),
+ *      ..."}     versions that know no config_format
+ *
+ * A speculative_config of null or None means that it does not speculate.  An answer without one is
+ * UNKNOWN.  Source: vllm/entrypoints/serve/dev/server_info of vLLM 0.28 and 0.33.
+ * Threads: any thread.
+ *
+ * KVB_NOT_FOUND  no vllm_config: another engine's answer
+ * KVB_BAD_INPUT  no JSON object, or one that is nested too deep
+ * KVB_TOO_LARGE  more than kvb_max_event_sources_bytes
+ * On failure *out_speculation is unchanged. */
+kvb_status kvb_server_info_decode(kvb_span json, enum kvb_speculation *out_speculation);
