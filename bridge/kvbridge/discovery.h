@@ -8,7 +8,7 @@
 
 /* Discovers the addresses of workers from the engine itself: GET {discover}/kv_event_sources, or
  * {discover}/server_info where there is no such page.  How vLLM speculates is asked for as well
- * (wire/engine/server_info.h): kvb_part.speculation_of_server.
+ * (wire/engine/answers.h): kvb_part.speculation_of_server.
  *
  * It stands between a spec and its parts:
  *

@@ -13,7 +13,7 @@
  *
  *     engine        the last frame of each message is a ForwardPassMetrics map; frames for the
  *                   topic and the sequence number may precede it
- *     coordinator   one frame, see wire/load/coordinator.h
+ *     coordinator   one frame, see wire/load/engine_message.h
  *
  * The socket sends only one subscription, to all topics: vLLM's coordinator would treat other
  * messages as commands.
