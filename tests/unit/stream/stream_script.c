@@ -6,6 +6,7 @@
 #include "checkpoint_bytes.h"
 #include "core/clock.h"
 #include "core/own.h"
+#include "event_bytes.h"
 #include "event_words.h"
 #include "stream/page_watch.h"
 #include "stream_world.h"
@@ -243,15 +244,10 @@ static void do_batch(void)
 
 static void do_bytes(void)
 {
-    char hex[1024] = "";
+    const bool is_poison = decode_hex(event_bytes_of_words(2), &play.world.batch) != KVB_OK;
     struct kvb_heartbeat beat;
     uint64_t newest = 0;
-    size_t len = 0;
 
-    for (size_t at = 2; at < script_words(); at++) {
-        len += (size_t)snprintf(hex + len, sizeof hex - len, "%s ", script_word(at));
-    }
-    const bool is_poison = decode_hex(hex, &play.world.batch) != KVB_OK;
     forget();
     give_batch(&play.world, kind_of_verb(), script_number(1), first_incarnation, is_poison);
     note();

@@ -29,8 +29,8 @@
  *                  large N, large-reply N      it stores 20 prompts
  *                  batch N EVENTS, batch-reply N EVENTS  it has these events (event_words.h)
  *                  next EVENTS  the same in the live batch behind the newest one
- *                  bytes N HEX, bytes-reply N HEX  it has these bytes; the first live one is
- *                               looked for in the replay
+ *                  bytes N EVENTS, bytes-reply N EVENTS  it has the bytes of these events
+ *                               (event_bytes.h); the first live one is looked for in the replay
  *     time         ms N         in ticks of 50 ms
  *                  leap N       in one tick
  *                  wait N       until a replay is wanted, at most so many ms
