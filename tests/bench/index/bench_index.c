@@ -197,7 +197,6 @@ struct replays {
     double rates[max_replays]; /* M block operations/s */
     size_t count;
     uint64_t checksum; /* of the last */
-    struct bench_usage used;
 };
 
 /* Each time into a new index, whose memory is populated as an aggregator does it when it is idle,
@@ -208,10 +207,9 @@ static void replay_once(const struct bench_corpus *corpus, struct replays *repla
 
     replay_init(&replay, corpus->workers);
     replay_prepare(&replay);
-    const struct bench_usage began =
-        bench_usage_of(0); /* the time to make an index is not included */
+    bench_resume(); /* the time to make an index is not included */
     const double seconds = replay_corpus(&replay, corpus, false);
-    replays->used = bench_usage_plus(replays->used, bench_usage_between(began, bench_usage_of(0)));
+    bench_pause();
     replays->rates[replays->count++] = (double)replay.block_operations / seconds / 1e6;
     replays->checksum = replay.checksum;
     replay_done(&replay);
@@ -226,13 +224,14 @@ static void row_conversation(const struct bench *bench, const struct bench_corpu
     struct replays replays = { 0 };
 
     (void)snprintf(name, sizeof name, "index.conversation.%" PRIu32, corpus->workers);
+    bench_measure();
+    bench_pause();
     do {
         replay_once(corpus, &replays);
         bench_progress_now_and_then(
             "%s: replay %zu, %.1f M/s", name, replays.count, replays.rates[replays.count - 1]);
     } while (replays.count < max_replays && bench_seconds_since(began_ns) < bench->seconds);
 
-    bench_measured(replays.used);
     bench_figure_rounds(name, replays.rates, replays.count, "M block operations/s");
     (void)snprintf(checked, sizeof checked, "%s.checksum", name);
     /* A double holds 53 bits. */
@@ -284,15 +283,13 @@ static void measure_queries(
     double rare_us[max_replays];
     size_t times = 0;
 
-    bench_measure(0);
+    bench_measure();
     do {
         const size_t count = time_queries(replay, corpus, took_ns);
         half_us[times] = bench_percentile(took_ns, count, 500) / 1e3;
         rare_us[times] = bench_percentile(took_ns, count, 990) / 1e3;
         bench_progress_now_and_then(
-            "index.query: %zu queries one by one, p99 %.2f us; the clock's own %" PRIu32
-            " ns are in each",
-            count, rare_us[times], bench_clock_ns());
+            "index.query: %zu queries one by one, p99 %.2f us", count, rare_us[times]);
         times++;
     } while (times < max_replays && bench_seconds_since(began_ns) < bench->seconds);
     bench_figure_rounds("index.query.p50", half_us, times, "us");
@@ -320,7 +317,7 @@ static void row_quiet(const struct bench *bench, const struct bench_corpus *corp
 
     memset(took_ns, 0xff, max_queries * sizeof *took_ns); /* resident before we count */
     const size_t before = bench_resident_bytes();
-    bench_measure(0);
+    bench_measure();
     replay_init(&replay, corpus->workers);
     (void)replay_corpus(&replay, corpus, true);
     say_memory(&replay, bench_resident_bytes() - before);
@@ -373,7 +370,7 @@ static void row_growth(const struct bench *bench)
     uint32_t min_worst_ns = UINT32_MAX;
     size_t runs = 0;
 
-    bench_measure(0);
+    bench_measure();
     do {
         const uint32_t worst_ns = worst_store(stores);
         min_worst_ns = worst_ns < min_worst_ns ? worst_ns : min_worst_ns;

@@ -169,59 +169,40 @@ struct whole {
     struct alone alone;
 };
 
-enum { side_ours, side_alone, sides };
-
-/* M block operations/s.  The index alone gets what ours has got before it. */
-static kvb_status take_side(void *context, size_t side, double out_numbers[bench_max_numbers])
+/* M block operations/s of both; the index alone gets what ours has got before it. */
+static void take_turns(struct whole *whole, double *out_ours, double *out_alone)
 {
-    struct whole *whole = context;
-    uint64_t spent_ns = 0;
-
-    if (side == side_ours) {
-        fleet_make(&whole->fleet, round_blocks, &whole->round);
-        spent_ns = take_round(&whole->ours, &whole->round);
-    } else {
-        spent_ns = apply_round_alone(&whole->alone, &whole->round);
-    }
-    out_numbers[0] = (double)whole->round.blocks * 1e3 / (double)spent_ns;
-    return KVB_OK;
-}
-
-/* Rounds until all workers hold what they can. */
-static void fill(struct whole *whole)
-{
-    const uint64_t full = blocks_when_full(&whole->fleet.options);
-    double ignored[bench_max_numbers];
-
-    for (uint64_t blocks = 0; blocks < full; blocks += whole->round.blocks) {
-        BENCH_MUST(take_side(whole, side_ours, ignored));
-        BENCH_MUST(take_side(whole, side_alone, ignored));
-    }
+    fleet_make(&whole->fleet, round_blocks, &whole->round);
+    const double blocks = (double)whole->round.blocks;
+    *out_ours = blocks * 1e3 / (double)take_round(&whole->ours, &whole->round);
+    *out_alone = blocks * 1e3 / (double)apply_round_alone(&whole->alone, &whole->round);
 }
 
 static void measure_whole(const struct bench *bench)
 {
-    static struct bench_turns turns;
+    enum { max_rounds = 99 };
+    const uint64_t full = blocks_when_full(&conversation);
     struct whole whole = { 0 };
+    double ours[max_rounds];
+    double alone[max_rounds];
+    size_t rounds = 0;
 
     fleet_init(&whole.fleet, &conversation);
     fleet_round_init(&whole.round);
     begin_ours(&whole.ours, false);
     begin_alone(&whole.alone, conversation.workers);
     receive_heartbeats(&whole.ours, &whole.fleet);
-    fill(&whole);
-    bench_measure(0);
-    turns = (struct bench_turns){ .sides = sides,
-                                  .rounds = bench_max_rounds,
-                                  .seconds = bench->seconds,
-                                  .take = take_side,
-                                  .context = &whole };
-    BENCH_MUST(bench_take_turns(&turns));
+    /* until all workers hold what they can */
+    for (uint64_t blocks = 0; blocks < full; blocks += whole.round.blocks) {
+        take_turns(&whole, &ours[0], &alone[0]);
+    }
+    bench_measure();
+    const uint64_t began_ns = kvb_clock_monotonic_ns();
+    for (; rounds < max_rounds && bench_seconds_since(began_ns) < bench->seconds; rounds++) {
+        take_turns(&whole, &ours[rounds], &alone[rounds]);
+    }
     check_lists(&whole.ours, &whole.fleet);
-    bench_figure_turns(
-        "intake.whole", &turns,
-        &(struct bench_versus){ .ours = side_ours, .theirs = side_alone, .against = "index alone" },
-        "M block operations/s");
+    bench_figure_versus("intake.whole", ours, "index alone", alone, rounds, "M block operations/s");
     end_alone(&whole.alone);
     end_ours(&whole.ours);
     fleet_round_done(&whole.round);
@@ -344,7 +325,7 @@ int main(int argc, char **argv)
     }
     if (bench_wants(&bench, "start.snapshot")) {
         bench_progress("start.snapshot");
-        bench_measure(0);
+        bench_measure();
         measure_snapshot(&bench);
     }
     return 0;

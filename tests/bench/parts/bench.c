@@ -2,6 +2,7 @@
 
 #include "core/clock.h"
 
+#include <getopt.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -34,54 +35,37 @@ static void say_help(const char *program, const char *what)
     printf("  NAME          a row, or how names of rows begin (all)\n");
 }
 
-static bool take_seconds(const char *value, double *out)
-{
-    char *end = NULL;
-    const double seconds = strtod(value, &end);
-
-    if (!*value || *end || !(seconds > 0 && seconds <= 86400)) {
-        return false;
-    }
-    *out = seconds;
-    return true;
-}
-
-static bool take_input(const char *value, struct bench *bench)
-{
-    if (!*value || bench->input_count == bench_max_inputs) {
-        return false;
-    }
-    bench->inputs[bench->input_count++] = value;
-    return true;
-}
-
 struct bench bench_begin(int argc, char **argv, const char *what)
 {
+    static const struct option options[] = { { "seconds", required_argument, NULL, 's' },
+                                             { "small", no_argument, NULL, 'm' },
+                                             { "input", required_argument, NULL, 'i' },
+                                             { "help", no_argument, NULL, 'h' },
+                                             { NULL, 0, NULL, 0 } };
     struct bench bench = { .seconds = default_seconds };
-    int i = 1;
 
-    for (; i < argc && argv[i][0] == '-'; i++) {
-        const char *value = i + 1 < argc ? argv[i + 1] : "";
-        if (strcmp(argv[i], "--help") == 0) {
-            say_help(argv[0], what);
-            exit(0);
-        }
-        if (strcmp(argv[i], "--small") == 0) {
+    for (int option = 0; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) {
+        switch (option) {
+        case 's':
+            bench.seconds = bench_real(optarg);
+            break;
+        case 'm':
             bench.is_small = true;
             note = ",\"note\":\"with --small\"";
-            continue;
+            break;
+        case 'i':
+            if (bench.input_count == bench_max_inputs) {
+                bench_fail("more than %d inputs", bench_max_inputs);
+            }
+            bench.inputs[bench.input_count++] = optarg;
+            break;
+        default:
+            say_help(argv[0], what);
+            exit(option == 'h' ? 0 : ends_wrong_usage);
         }
-        if (strcmp(argv[i], "--seconds") == 0 ? !take_seconds(value, &bench.seconds)
-            : strcmp(argv[i], "--input") == 0 ? !take_input(value, &bench)
-                                              : true) {
-            (void)fprintf(
-                stderr, "%s: %s %s: not understood; see --help\n", argv[0], argv[i], value);
-            exit(ends_wrong_usage);
-        }
-        i++;
     }
-    bench.names = argv + i;
-    bench.name_count = (size_t)(argc - i);
+    bench.names = argv + optind;
+    bench.name_count = (size_t)(argc - optind);
 #ifndef __OPTIMIZE__
     bench_progress("%s: built without optimisation; its figures have no meaning", argv[0]);
 #endif
@@ -159,25 +143,61 @@ double bench_real(const char *word)
 
 /* ---- Figures ---- */
 
-/* The kernel's share that the next figures report. */
-static struct {
-    bool is_running; /* until the next figure */
-    pid_t pid;
-    struct bench_usage began;
-    double kernel_percent; /* NAN: not known */
-} measured = { .kernel_percent = NAN };
+/* Processor time of this process, whose kernel's share the next figures have. */
+struct usage {
+    uint64_t user_ns;
+    uint64_t kernel_ns; /* on its behalf: system calls, first touches of memory */
+};
 
-void bench_measure(pid_t pid)
+static struct {
+    bool is_running;
+    struct usage began;
+    struct usage sum;
+} measured;
+
+static uint64_t ns_of(struct timeval time)
 {
-    measured.is_running = true;
-    measured.pid = pid;
-    measured.began = bench_usage_of(pid);
+    return (uint64_t)time.tv_sec * KVB_NS_PER_S + (uint64_t)time.tv_usec * 1000;
 }
 
-void bench_measured(struct bench_usage usage)
+static struct usage usage_now(void)
 {
+    struct rusage usage = { 0 };
+
+    (void)getrusage(RUSAGE_SELF, &usage); /* cannot fail for this process */
+    return (struct usage){ ns_of(usage.ru_utime), ns_of(usage.ru_stime) };
+}
+
+void bench_measure(void)
+{
+    measured.sum = (struct usage){ 0 };
+    bench_resume();
+}
+
+void bench_resume(void)
+{
+    measured.is_running = true;
+    measured.began = usage_now();
+}
+
+void bench_pause(void)
+{
+    const struct usage now = usage_now();
+
+    if (measured.is_running) {
+        measured.sum.user_ns += now.user_ns - measured.began.user_ns;
+        measured.sum.kernel_ns += now.kernel_ns - measured.began.kernel_ns;
+    }
     measured.is_running = false;
-    measured.kernel_percent = bench_usage_kernel_percent(usage);
+}
+
+/* Percent; NAN where there is too little to tell. */
+static double kernel_percent(void)
+{
+    const uint64_t whole_ns = measured.sum.user_ns + measured.sum.kernel_ns;
+
+    return whole_ns < 10 * KVB_NS_PER_MS ? (double)NAN
+                                         : 100 * (double)measured.sum.kernel_ns / (double)whole_ns;
 }
 
 /* What a figure may have beside its value. */
@@ -210,9 +230,7 @@ static void print_against(const struct beside *beside)
 static void
 print_figure(const char *name, double value, const char *unit, const struct beside *beside)
 {
-    if (measured.is_running) {
-        bench_measured(bench_usage_between(measured.began, bench_usage_of(measured.pid)));
-    }
+    bench_pause();
     printf("{\"name\":\"%s\",\"value\":%.17g,\"unit\":\"%s\",", name, value, unit);
     print_against(beside);
     if (beside->rounds > 0) {
@@ -220,8 +238,8 @@ print_figure(const char *name, double value, const char *unit, const struct besi
         print_spread("spread", beside->spread);
         print_spread("ratio_spread", beside->ratio_spread);
     }
-    if (!isnan(measured.kernel_percent)) {
-        printf(",\"kernel_percent\":%.1f", measured.kernel_percent);
+    if (!isnan(kernel_percent())) {
+        printf(",\"kernel_percent\":%.1f", kernel_percent());
     }
     printf("%s%s%s}\n", beside->more ? "," : "", beside->more ? beside->more : "", note);
     (void)fflush(stdout);
@@ -268,45 +286,22 @@ void bench_figure_rounds(const char *name, const double *values, size_t count, c
     print_figure(name, median, unit, &beside);
 }
 
-kvb_status bench_take_turns(struct bench_turns *turns)
-{
-    const uint64_t began_ns = kvb_clock_monotonic_ns();
-
-    turns->done = 0;
-    while (turns->done < turns->rounds &&
-           (turns->seconds == 0 || bench_seconds_since(began_ns) < turns->seconds)) {
-        for (size_t side = 0; side < turns->sides; side++) {
-            double numbers[bench_max_numbers] = { 0 };
-            KVB_TRY(turns->take(turns->context, side, numbers));
-            for (size_t i = 0; i < bench_max_numbers; i++) {
-                turns->numbers[side][i][turns->done] = numbers[i];
-            }
-        }
-        turns->done++;
-    }
-    return KVB_OK;
-}
-
-void bench_figure_turns(
-    const char *name, const struct bench_turns *turns, const struct bench_versus *versus,
+void bench_figure_versus(
+    const char *name, const double *ours, const char *against, const double *theirs, size_t count,
     const char *unit)
 {
-    const double *ours = turns->numbers[versus->ours][versus->number];
-    const double *theirs = turns->numbers[versus->theirs][versus->number];
-    struct beside beside = { .against = versus->against, .rounds = turns->done };
-    double ratios[bench_max_rounds];
+    struct beside beside = { .against = against, .rounds = count };
+    double *ratios = bench_memory(count > 0 ? count : 1, sizeof *ratios);
     double their_spread = 0;
 
-    for (size_t i = 0; i < turns->done; i++) {
-        const double better = versus->is_less_better ? theirs[i] : ours[i];
-        const double base = versus->is_less_better ? ours[i] : theirs[i];
-        ratios[i] = base > 0 ? better / base : 0;
+    for (size_t i = 0; i < count; i++) {
+        ratios[i] = theirs[i] > 0 ? ours[i] / theirs[i] : 0;
     }
-    const double median = median_of(ours, turns->done, &beside.spread);
-    beside.against_value = median_of(theirs, turns->done, &their_spread);
-    beside.ratio = bench_median(ratios, turns->done);
-    beside.ratio_spread = bench_spread(ratios, turns->done);
+    const double median = median_of(ours, count, &beside.spread);
+    beside.against_value = median_of(theirs, count, &their_spread);
+    beside.ratio = median_of(ratios, count, &beside.ratio_spread);
     print_figure(name, median, unit, &beside);
+    free(ratios);
 }
 
 __attribute__((format(printf, 1, 0))) static void say(const char *format, va_list words)
@@ -364,80 +359,6 @@ void *bench_memory(size_t count, size_t item_bytes)
         bench_fail("no memory for %zu times %zu bytes", count, item_bytes);
     }
     return memory;
-}
-
-/* ---- Processor time ---- */
-
-static uint64_t ns_of(struct timeval time)
-{
-    return (uint64_t)time.tv_sec * KVB_NS_PER_S + (uint64_t)time.tv_usec * 1000;
-}
-
-static struct bench_usage own_usage(void)
-{
-    struct rusage usage = { 0 };
-
-    (void)getrusage(RUSAGE_SELF, &usage); /* cannot fail for this process */
-    return (struct bench_usage){ ns_of(usage.ru_utime), ns_of(usage.ru_stime) };
-}
-
-/* /proc/PID/stat: "pid (name) state ...", utime and stime are the 12th and 13th after the name,
- * which may have blanks and parentheses of its own. */
-static struct bench_usage usage_in(const char *line)
-{
-    enum { before_utime = 11 };
-    const uint64_t tick_ns = KVB_NS_PER_S / (uint64_t)sysconf(_SC_CLK_TCK);
-    const char *at = strrchr(line, ')');
-    char *end = NULL;
-
-    for (int i = 0; at && i <= before_utime; i++) {
-        at = strchr(at + 1, ' ');
-    }
-    if (!at) {
-        return (struct bench_usage){ 0 };
-    }
-    const uint64_t user = strtoull(at, &end, 10);
-    return (struct bench_usage){ user * tick_ns, strtoull(end, NULL, 10) * tick_ns };
-}
-
-struct bench_usage bench_usage_of(pid_t pid)
-{
-    char path[64];
-    char line[1024] = "";
-
-    if (pid == 0) {
-        return own_usage();
-    }
-    (void)snprintf(path, sizeof path, "/proc/%d/stat", pid);
-    FILE *file = fopen(path, "re");
-    if (!file) {
-        return (struct bench_usage){ 0 };
-    }
-    const char *text = fgets(line, sizeof line, file);
-    (void)fclose(file); /* only read from */
-    return text ? usage_in(text) : (struct bench_usage){ 0 };
-}
-
-struct bench_usage bench_usage_between(struct bench_usage earlier, struct bench_usage later)
-{
-    if (later.user_ns < earlier.user_ns || later.kernel_ns < earlier.kernel_ns) {
-        return (struct bench_usage){ 0 };
-    }
-    return (struct bench_usage){ later.user_ns - earlier.user_ns,
-                                 later.kernel_ns - earlier.kernel_ns };
-}
-
-struct bench_usage bench_usage_plus(struct bench_usage left, struct bench_usage right)
-{
-    return (struct bench_usage){ left.user_ns + right.user_ns, left.kernel_ns + right.kernel_ns };
-}
-
-double bench_usage_kernel_percent(struct bench_usage usage)
-{
-    const uint64_t min_ns = 10 * KVB_NS_PER_MS; /* a tick */
-    const uint64_t whole_ns = usage.user_ns + usage.kernel_ns;
-
-    return whole_ns < min_ns ? (double)NAN : 100 * (double)usage.kernel_ns / (double)whole_ns;
 }
 
 /* ---- Measuring ---- */
@@ -542,18 +463,6 @@ double bench_percentile_spread(const uint32_t *samples, size_t count, unsigned p
     }
     free(copy);
     return bench_spread(of_parts, parts);
-}
-
-uint32_t bench_clock_ns(void)
-{
-    enum { times = 1001 };
-    uint32_t took[times];
-
-    for (size_t i = 0; i < times; i++) {
-        const uint64_t began = kvb_clock_monotonic_ns();
-        took[i] = (uint32_t)(kvb_clock_monotonic_ns() - began);
-    }
-    return bench_percentile(took, times, 500);
 }
 
 size_t bench_resident_bytes(void)

@@ -55,28 +55,6 @@ void bench_obey(const struct bench_command *commands, size_t count);
 uint64_t bench_number(const char *word);
 double bench_real(const char *word);
 
-/* ---- Processor time ---- */
-
-/* Processor time of a process, of all its threads: in its own code, and in the kernel on its
- * behalf (system calls, first touches of memory).
- * Threads: any thread. */
-struct bench_usage {
-    uint64_t user_ns;
-    uint64_t kernel_ns;
-};
-
-/* So far.  pid 0: this process, in microseconds; another in the kernel's ticks of 10 ms.
- * Zero when the process is gone. */
-struct bench_usage bench_usage_of(pid_t pid);
-
-/* Zero where the later one is not later: the process is gone. */
-struct bench_usage bench_usage_between(struct bench_usage earlier, struct bench_usage later);
-
-struct bench_usage bench_usage_plus(struct bench_usage left, struct bench_usage right);
-
-/* The kernel's share, percent; NAN where there is too little to tell. */
-double bench_usage_kernel_percent(struct bench_usage usage);
-
 /* ---- Figures ---- */
 
 void bench_figure(const char *name, double value, const char *unit);
@@ -84,7 +62,7 @@ void bench_figure(const char *name, double value, const char *unit);
 /* more: further fields of the figure, as JSON. */
 void bench_figure_with(const char *name, double value, const char *unit, const char *more);
 
-/* ratio: above 1, ours is better.  Where nothing varies: else turns are taken, below. */
+/* ratio: above 1, ours is better.  Where nothing varies. */
 void bench_figure_against(
     const char *name, double value, const char *unit, const char *against, double against_value,
     double ratio);
@@ -92,50 +70,17 @@ void bench_figure_against(
 /* The median of rounds, with their spread. */
 void bench_figure_rounds(const char *name, const double *values, size_t count, const char *unit);
 
-/* ---- Turns: the one way in which a figure is compared with another ----
- *
- * What disturbs the machine disturbs all sides:
- *
- *     round 1   side 0   side 1   ...
- *     round 2   side 0   side 1   ...
- *
- * A value is the median of the rounds; a ratio is the median of the rounds' ratios. */
-enum { bench_max_sides = 5, bench_max_numbers = 4, bench_max_rounds = 99 };
-
-struct bench_turns {
-    size_t sides;
-    size_t rounds;  /* at most */
-    double seconds; /* after so long no further round begins; 0: all rounds */
-
-    /* Measures one side once.  Numbers that it leaves are 0. */
-    kvb_status (*take)(void *context, size_t side, double out_numbers[bench_max_numbers]);
-    void *context;
-
-    size_t done; /* rounds */
-    double numbers[bench_max_sides][bench_max_numbers][bench_max_rounds];
-};
-
-/* Returns what take() returns when that is not KVB_OK. */
-kvb_status bench_take_turns(struct bench_turns *turns);
-
-struct bench_versus {
-    size_t ours, theirs; /* sides */
-    size_t number;       /* of those that take() gave */
-    const char *against;
-    bool is_less_better; /* the ratio is then theirs / ours; 0 where it divides by 0 */
-};
-
-void bench_figure_turns(
-    const char *name, const struct bench_turns *turns, const struct bench_versus *versus,
+/* Ours against theirs, where more is better, measured in turns: what disturbs the machine disturbs
+ * both.  The values are the medians of the rounds, the ratio that of the rounds' ratios. */
+void bench_figure_versus(
+    const char *name, const double *ours, const char *against, const double *theirs, size_t count,
     const char *unit);
 
-/* What is measured begins now.  The figures after this call have the kernel's share of the
- * processor time of this process (pid 0), or of another, from here to the first of them.  Without
- * this call they have none. */
-void bench_measure(pid_t pid);
-
-/* The same of a measurement that is over, or of several together. */
-void bench_measured(struct bench_usage usage);
+/* What is measured begins now: the next figures have the kernel's share of this process's processor
+ * time from here to the first of them, without what is between bench_pause() and bench_resume(). */
+void bench_measure(void);
+void bench_pause(void);
+void bench_resume(void);
 
 /* A line on stderr. */
 void bench_progress(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -176,9 +121,6 @@ double bench_spread(double *values, size_t count);
 /* The spread of a percentile of samples in the order in which they were taken: that of the same
  * percentile of nine consecutive parts of them; NAN for few samples. */
 double bench_percentile_spread(const uint32_t *samples, size_t count, unsigned permille);
-
-/* What two readings of the clock cost, ns: each measured time includes it. */
-uint32_t bench_clock_ns(void);
 
 /* Of this process, resident. */
 size_t bench_resident_bytes(void);

@@ -175,7 +175,7 @@ static void time_row(const struct row *row, double seconds)
     uint64_t best_ns = UINT64_MAX;
 
     begin(&path, row->batch_blocks);
-    bench_measure(0);
+    bench_measure();
     const uint64_t until_ns = kvb_clock_monotonic_ns() + (uint64_t)(seconds * 1e9);
     do {
         const uint64_t took_ns = row->round(&path);

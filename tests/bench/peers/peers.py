@@ -3,10 +3,10 @@
 
     peers.py --seconds N [--input FILE]... [NAME...]
 
-Builds the program beside it with cargo, into build/peers.  A figure is the median of ROUNDS, in which the contenders
-take turns as in bench_take_turns() of parts/bench.h, each in a process of its own; a ratio is the median of the rounds'
-ratios.  Prints the figures index.....vs_chainindex, ..vs_crtc and ..vs_radixtree, one JSON object a line; README.md says what they mean.
-KVB_BIN is the build folder of bench_index.  Ends with 1 when an index answered otherwise."""
+Builds the program beside it with cargo, into build/peers.  A figure is the median of ROUNDS, in which the contenders take
+turns, each in a process of its own; a ratio is the median of the rounds' ratios.  Prints the figures index.....vs_PEER, one
+JSON object a line; README.md says what they mean.  KVB_BIN is the build folder of bench_index.  Ends with 1 when an index
+answered otherwise."""
 
 import array
 import dataclasses
@@ -100,20 +100,13 @@ def workers_of(corpus):
     return workers
 
 
-def add(figures, more):
-    for name, of_round in more.items():
-        figures.setdefault(name, []).append(of_round)
-
-
 def measure_row(program, corpus, title, row, peers, seconds):
-    """Figures of all contenders by name, a list for each round."""
-    figures = {name: {} for name in ("ours", *peers)}
-    for number in range(1, ROUNDS + 1):
-        progress(f"{title}, {row.what}: round {number} of {ROUNDS}")
-        add(figures["ours"], ours(corpus, row.ours, seconds))
-        for peer in peers:
-            add(figures[peer], figures_of([program, peer, corpus, row.what, seconds]))
-    return figures
+    """Figures of all contenders by name, of each round."""
+    def take(side):
+        progress(f"{title}, {row.what}: {side}")
+        return ours(corpus, row.ours, seconds) if side == "ours" else figures_of([program, side, corpus, row.what, seconds])
+
+    return measure.take_turns(("ours", *peers), ROUNDS, take)
 
 
 def kernel_percent(side):
@@ -129,11 +122,11 @@ def tell(name, our_rounds, peer, their_rounds):
                    kernel_percent=kernel_percent(our_rounds), against_kernel_percent=kernel_percent(their_rounds))
 
 
-def tell_all(figures, row, options):
+def tell_all(taken, row, options):
     for name in row.names:
         for peer in peers_of(row, options):
             if options.wants(f"{name}.vs_{peer}"):
-                tell(name, figures["ours"][name], peer, figures[peer][name])
+                tell(name, [figures[name] for figures in taken["ours"]], peer, [figures[name] for figures in taken[peer]])
 
 
 # ---- Answers -----------------------------------------------------------------------
