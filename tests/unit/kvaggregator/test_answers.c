@@ -60,6 +60,27 @@ static void match_lists_every_holder_best_first(void **state)
     scene_done(&scene);
 }
 
+static void match_counts_the_rows_that_it_left_out(void **state)
+{
+    (void)state;
+    struct scene scene;
+    scene_recorded(&scene);
+
+    assert_match(&scene, 96, 0, "{\"block_size\":16,\"blocks\":6,\"workers\":[],\"more\":3}");
+    scene_done(&scene);
+}
+
+static void match_without_a_hit_still_describes_the_query(void **state)
+{
+    (void)state;
+    struct scene scene;
+    scene_recorded(&scene);
+
+    assert_match(&scene, 15, all_rows, "{\"block_size\":16,\"blocks\":0,\"workers\":[]}");
+    assert_match(&scene, 0, all_rows, "{\"block_size\":16,\"blocks\":0,\"workers\":[]}");
+    scene_done(&scene);
+}
+
 /* ---- Which streams are listed ---- */
 
 static void assert_has(struct kvb_buf *buf, const char *part)
@@ -431,6 +452,26 @@ static void scene_of_pod(struct scene *scene)
     scene_tell(scene, &told[0], &pod);
 }
 
+static void a_worker_is_draining_when_all_its_ranks_are(void **state)
+{
+    (void)state;
+    static const struct kvb_worker_facts draining = { .is_draining = true };
+    struct scene scene;
+    struct kvb_buf buf = new_buf();
+    scene_of_pod(&scene);
+
+    scene_tell(&scene, &told[1], &draining);
+    assert_ok(kvb_answer_workers(&scene.ctx, &buf));
+    assert_ok(kvb_buf_append(&buf, "", 1));
+    assert_null(strstr((const char *)buf.data, "draining"));
+    kvb_buf_done(&buf);
+    scene_tell(&scene, &told[2], &draining);
+    buf = new_buf();
+    assert_ok(kvb_answer_workers(&scene.ctx, &buf));
+    assert_has(&buf, "\"status\":\"active\"}},\"draining\":true}]");
+    scene_done(&scene);
+}
+
 /* Long addresses: the rows must fit into the bytes that as many usual rows take. */
 static void a_route_of_long_addresses_has_fewer_rows(void **state)
 {
@@ -623,6 +664,27 @@ static void a_dry_run_changes_nothing(void **state)
     scene_done(&scene);
 }
 
+static void route_never_chooses_a_worker_that_is_down(void **state)
+{
+    (void)state;
+    const struct scene_holding holding = { 1, 0, "m", 16, KVB_TIER_DEVICE, 2, false };
+    struct kvb_query query = scene_query(96, "m");
+    struct kvb_detail detail = { { 0 } };
+    struct kvb_buf buf = new_buf();
+    struct kvb_route_decision decision;
+    struct scene scene;
+    scene_empty(&scene);
+
+    scene_hold(&scene, &holding);
+    scene_bye(&scene, &holding);
+    assert_int_equal(
+        kvb_answer_route(&scene.ctx, &query, all_rows, &buf, &decision, &detail), KVB_AGAIN);
+    assert_string_equal(detail.text, "no worker of the model is up");
+    kvb_buf_done(&buf);
+    kvb_query_done(&query);
+    scene_done(&scene);
+}
+
 /* ---- The rest ---- */
 
 static void streams_are_listed_in_pages(void **state)
@@ -677,6 +739,8 @@ SUITE(answers)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(match_lists_every_holder_best_first),
+        cmocka_unit_test(match_counts_the_rows_that_it_left_out),
+        cmocka_unit_test(match_without_a_hit_still_describes_the_query),
         cmocka_unit_test(ranks_of_two_components_with_one_worker_id_are_merged),
         cmocka_unit_test(a_tier_may_be_unverified_while_its_stream_is_exact),
         cmocka_unit_test(states_other_than_exact_are_listed_for_those_ranks_alone),
@@ -686,11 +750,13 @@ SUITE(answers)
         cmocka_unit_test(predicted_blocks_are_shown_separately_from_held_ones),
         cmocka_unit_test(a_worker_without_heartbeats_is_chosen_only_with_a_fresh_load),
         cmocka_unit_test(a_request_goes_to_a_selected_worker),
+        cmocka_unit_test(a_worker_is_draining_when_all_its_ranks_are),
         cmocka_unit_test(a_route_of_long_addresses_has_fewer_rows),
         cmocka_unit_test(a_query_lists_only_selected_workers),
         cmocka_unit_test(workers_are_named_as_down_where_none_is_up),
         cmocka_unit_test(a_pinned_rank_is_chosen_and_stays_in_the_books),
         cmocka_unit_test(a_dry_run_changes_nothing),
+        cmocka_unit_test(route_never_chooses_a_worker_that_is_down),
         cmocka_unit_test(streams_are_listed_in_pages),
         cmocka_unit_test(survives_every_failing_allocation),
     };

@@ -98,6 +98,22 @@ static void the_last_token_is_never_promised(void **state)
     drop_scene(&scene);
 }
 
+static void a_report_without_cached_tokens_is_not_compared(void **state)
+{
+    struct scene scene = audited_scene();
+    struct kvb_shared_report report = { .cached_tokens = 0 };
+
+    (void)state;
+    const struct kvb_route_decision decision = route_prompt(&scene);
+    memcpy(report.request_id, decision.request_id, sizeof report.request_id);
+    assert_ok(kvb_answer_take_report(&scene.ctx, &report, KVB_REQUEST_FIRST_TOKEN));
+    assert_ok(kvb_answer_take_report(&scene.ctx, &report, KVB_REQUEST_FINISHED));
+    assert_int_equal(
+        kvb_answer_take_report(&scene.ctx, &report, KVB_REQUEST_FINISHED), KVB_NOT_FOUND);
+    assert_int_equal(audited_requests(&scene), 0);
+    drop_scene(&scene);
+}
+
 /* The decision does not know the engine's names in removals. */
 static void with_engine_names_any_removal_ends_a_promise(void **state)
 {
@@ -170,6 +186,7 @@ SUITE(audit)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_decision_promises_the_hit_of_its_stream),
         cmocka_unit_test(the_last_token_is_never_promised),
+        cmocka_unit_test(a_report_without_cached_tokens_is_not_compared),
         cmocka_unit_test(with_engine_names_any_removal_ends_a_promise),
         cmocka_unit_test(a_promise_of_a_list_that_was_emptied_or_is_stale_is_left_out),
         cmocka_unit_test(the_row_of_a_stream_shows_its_audit),

@@ -65,6 +65,34 @@ static void the_sample_is_the_defaults_and_has_every_key(void **state)
     assert_sample_has_every_key("kvaggregator.cfg", kvb_aggregator_config_keys());
 }
 
+static void all_given_values_are_read(void **state)
+{
+    (void)state;
+    struct kvb_aggregator_config config =
+        read_good("nats = { url = \"nats://a:1,nats://b:2\"; };\n"
+                  "subscribe = { namespace = \"n\"; component = \"c\";"
+                  "  default = { model = \"m\"; block_size = 64; }; };\n"
+                  "router = { namespace = \"r\"; overlap_weight = 2; temperature = 0.5;"
+                  "  hit_rate_alias = true; queue_group = \"a.b-1\"; ready_exact = 0.9; };\n"
+                  "load = { statistic = \"active_blocks\"; }; log = { level = \"debug\";"
+                  "  format = \"json\"; }; http = \"\";");
+
+    assert_string_equal(config.nats.url, "nats://a:1,nats://b:2");
+    assert_string_equal(config.subscribe.fallback.model, "m");
+    assert_int_equal(config.subscribe.fallback.block_size, 64);
+    assert_string_equal(config.router.name_space, "r");
+    assert_true(config.router.overlap_weight == 2.0);
+    assert_true(config.router.temperature == 0.5);
+    assert_true(config.router.hit_rate_alias);
+    assert_string_equal(config.router.queue_group, "a.b-1");
+    assert_true(config.router.ready_exact == 0.9);
+    assert_int_equal(config.load.statistic, KVB_LOAD_ACTIVE_BLOCKS);
+    assert_int_equal(config.log.level, KVB_LOG_DEBUG);
+    assert_int_equal(config.log.format, KVB_LOG_JSON);
+    assert_string_equal(config.http, "");
+    kvb_aggregator_config_done(&config);
+}
+
 static void engines_are_sent_no_requests_unless_networks_are_listed(void **state)
 {
     (void)state;
@@ -222,6 +250,7 @@ SUITE(config)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_sample_is_the_defaults_and_has_every_key),
+        cmocka_unit_test(all_given_values_are_read),
         cmocka_unit_test(policies_that_are_gone_and_their_keys_are_named),
         cmocka_unit_test(an_invalid_name_of_a_queue_group_is_refused),
         cmocka_unit_test(grpc_listens_on_loopback_unless_configured_otherwise),

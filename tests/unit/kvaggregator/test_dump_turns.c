@@ -106,6 +106,25 @@ static void one_long_stream_takes_many_turns(void **state)
     scene_done(&scene);
 }
 
+static void a_stream_that_goes_during_a_dump_is_left_out(void **state)
+{
+    (void)state;
+    enum { streams = 60, blocks = 64 };
+    const struct scene_holding last = { streams - 1, 0, "m", 16, KVB_TIER_DEVICE, blocks, false };
+    struct scene scene;
+    scene_empty(&scene);
+    for (uint64_t i = 0; i < streams; i++) {
+        struct scene_holding holding = last;
+        holding.worker_id = i;
+        scene_hold(&scene, &holding);
+    }
+
+    struct kvb_http_answer answer = dump_in_turns(&scene, "format=rows", &last);
+    assert_int_equal(count_words(text_of(&answer), "\n"), (streams - 1) * blocks);
+    kvb_buf_done(&answer.body);
+    scene_done(&scene);
+}
+
 /* Not even the text before the first of many empty streams fits. */
 static void a_dump_without_room_ends_with_its_first_turn(void **state)
 {
@@ -134,6 +153,7 @@ SUITE(dump_turns)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_long_dump_takes_several_turns_and_is_whole),
         cmocka_unit_test(one_long_stream_takes_many_turns),
+        cmocka_unit_test(a_stream_that_goes_during_a_dump_is_left_out),
         cmocka_unit_test(a_dump_without_room_ends_with_its_first_turn),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

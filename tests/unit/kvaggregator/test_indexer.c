@@ -134,6 +134,21 @@ static void counts_device_and_host_and_no_other_tier(void **state)
     scene_done(&scene);
 }
 
+static void matches_only_streams_with_engine_names(void **state)
+{
+    const struct scene_holding named_by_bridge = holding_of(6, 0, KVB_TIER_DEVICE, 3);
+    const struct kvb_worker_facts facts = { .address = "http://w6" };
+    struct scene scene;
+
+    (void)state;
+    scene_empty(&scene);
+    scene_hold(&scene, &named_by_bridge);
+    scene_tell(&scene, &named_by_bridge, &facts);
+    hold(&scene, 7, 0, KVB_TIER_DEVICE, 1);
+    assert_answer(&scene, 4, NULL, "http://w7=1(7/0) best=1 read=2");
+    scene_done(&scene);
+}
+
 static void leaves_out_and_counts_workers_without_an_address(void **state)
 {
     struct scene scene;
@@ -146,6 +161,19 @@ static void leaves_out_and_counts_workers_without_an_address(void **state)
     const struct kvb_indexer_gaps gaps =
         assert_answer(&scene, 4, NULL, "http://w1=2(1/0) best=2 read=3");
     assert_int_equal(gaps.without_address, 1);
+    scene_done(&scene);
+}
+
+static void leaves_out_streams_that_are_down(void **state)
+{
+    struct scene scene;
+    const struct scene_holding holding = holding_of(1, 0, KVB_TIER_DEVICE, 3);
+
+    (void)state;
+    scene_empty(&scene);
+    hold_at(&scene, &holding, "http://w1");
+    scene_bye(&scene, &holding);
+    assert_answer(&scene, 4, NULL, "");
     scene_done(&scene);
 }
 
@@ -178,7 +206,9 @@ SUITE(indexer)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lists_workers_by_blocks_with_their_best_rank),
         cmocka_unit_test(counts_device_and_host_and_no_other_tier),
+        cmocka_unit_test(matches_only_streams_with_engine_names),
         cmocka_unit_test(leaves_out_and_counts_workers_without_an_address),
+        cmocka_unit_test(leaves_out_streams_that_are_down),
         cmocka_unit_test(survives_each_failing_allocation),
     };
 

@@ -205,6 +205,28 @@ static void pairs_leave_out_one_token_more_than_lookahead_does(void **state)
     scene_done(&scene);
 }
 
+static void windows_alone_are_found_without_a_device_list(void **state)
+{
+    (void)state;
+    const struct lists alone = { .worker_id = 5,
+                                 .shape = { 16, 0 },
+                                 .window = "00110",
+                                 .window_tokens = 33,
+                                 .is_without_full = true };
+    const struct lists other = { .worker_id = 6, .shape = { 16, 0 }, .device = "11111" };
+    struct scene scene;
+    scene_empty(&scene);
+
+    hold_lists(&scene, &alone);
+    hold_lists(&scene, &other);
+    query_tokens(&scene, 200);
+    assert_device(&scene, 5, 64, 64);
+    assert_device(&scene, 6, 80, 80);
+    query_tokens(&scene, 64);
+    assert_device(&scene, 5, 64, 0);
+    scene_done(&scene);
+}
+
 /* ---- Speculation ---- */
 
 static void an_engine_that_speculates_gives_one_block_less(void **state)
@@ -395,6 +417,48 @@ static void a_store_is_no_candidate_of_a_route(void **state)
     scene_done(&scene);
 }
 
+static void one_worker_can_load_from_every_store(void **state)
+{
+    (void)state;
+    struct kvb_query asked = scene_query(96, "m");
+    struct kvb_detail detail = { { 0 } };
+    struct scene scene;
+    scene_empty(&scene);
+
+    hold_lists(&scene, &store);
+    hold_lists(&scene, &(struct lists){ .worker_id = 5, .shape = plain, .device = "1" });
+    hold_lists(&scene, &(struct lists){ .worker_id = 6, .shape = plain, .device = "1" });
+    asked.has_instance_id = true;
+    asked.instance_id = 5;
+    assert_ok(
+        kvb_query_context_overlaps(&scene.ctx, &asked, (struct kvb_listing_options){ 0 }, &detail));
+    assert_int_equal(scene.ctx.overlap_count, 1);
+    assert_non_null(shared_of(&scene, 90));
+    kvb_query_done(&asked);
+    scene_done(&scene);
+}
+
+/* Its blocks are of its own size; the head speaks of workers. */
+static void a_store_has_no_part_in_the_head(void **state)
+{
+    (void)state;
+    struct lists large = store;
+    struct scene scene;
+    scene_empty(&scene);
+
+    large.worker_id = 3; /* the first by id */
+    large.shape = (struct kvb_block_shape){ 64, 0 };
+    large.host_shape = large.shape;
+    hold_lists(&scene, &large);
+    hold_lists(&scene, &(struct lists){ .worker_id = 5, .shape = plain });
+    query_tokens(&scene, 96);
+    assert_int_equal(scene.ctx.head.block_size, 16);
+    assert_int_equal(scene.ctx.head.blocks, 6);
+    assert_false(scene.ctx.head.has_several);
+    assert_int_equal(shared_of(&scene, 3)->tokens[KVB_TIER_HOST], 64);
+    scene_done(&scene);
+}
+
 SUITE(lists)
 {
     const struct CMUnitTest tests[] = {
@@ -403,6 +467,7 @@ SUITE(lists)
         cmocka_unit_test(every_failing_allocation_of_a_query_is_reported),
         cmocka_unit_test(random_lists_agree_with_the_rule),
         cmocka_unit_test(pairs_leave_out_one_token_more_than_lookahead_does),
+        cmocka_unit_test(windows_alone_are_found_without_a_device_list),
         cmocka_unit_test(an_engine_that_speculates_gives_one_block_less),
         cmocka_unit_test(a_hybrid_model_drops_before_its_windows_are_asked),
         cmocka_unit_test(a_tier_of_larger_blocks_counts_in_tokens),
@@ -410,6 +475,8 @@ SUITE(lists)
         cmocka_unit_test(hashes_say_nothing_about_tiers_of_another_shape),
         cmocka_unit_test(stores_and_workers_take_nobodys_place),
         cmocka_unit_test(a_store_is_no_candidate_of_a_route),
+        cmocka_unit_test(one_worker_can_load_from_every_store),
+        cmocka_unit_test(a_store_has_no_part_in_the_head),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -109,6 +109,20 @@ static const char *header_of(const struct kvb_http_answer *answer, const char *n
     return "";
 }
 
+static void browsers_must_not_store_data(void **state)
+{
+    (void)state;
+    struct kvb_dashboard *dashboard = new_dashboard(1);
+    static const char *const paths[] = { "/history", "/overview", "/livez" };
+
+    for (size_t i = 0; i < KVB_COUNT_OF(paths); i++) {
+        struct kvb_http_answer answer = get_of(dashboard, paths[i], "");
+        assert_string_equal(header_of(&answer, "Cache-Control"), "no-store");
+        kvb_buf_done(&answer.body);
+    }
+    kvb_dashboard_free(dashboard);
+}
+
 static void the_page_permits_only_its_own_code(void **state)
 {
     (void)state;
@@ -163,6 +177,7 @@ SUITE(page_routes)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(overview_filters_by_decoded_words),
+        cmocka_unit_test(browsers_must_not_store_data),
         cmocka_unit_test(the_page_permits_only_its_own_code),
         cmocka_unit_test(the_page_knows_every_state_and_reason),
         cmocka_unit_test(a_cached_page_is_not_sent_again),

@@ -47,6 +47,22 @@ static void a_query_leaves_nothing_in_the_next_answer(void **state)
     scene_done(&scene);
 }
 
+static void the_next_query_sees_a_change_of_model(void **state)
+{
+    (void)state;
+    struct scene_holding holding = { 5, 0, "m", 16, KVB_TIER_DEVICE, 3, false };
+    struct scene scene;
+    scene_recorded(&scene);
+
+    scene_hold(&scene, &holding);
+    assert_int_equal(count_holders(&scene, "m"), 4);
+    holding.model = "other";
+    scene_hold(&scene, &holding);
+    assert_int_equal(count_holders(&scene, "m"), 3);
+    assert_int_equal(count_holders(&scene, "other"), 1);
+    scene_done(&scene);
+}
+
 static void the_next_query_sees_a_change_of_block_size(void **state)
 {
     (void)state;
@@ -107,6 +123,32 @@ static void hashes_made_ahead_are_used(void **state)
     scene_done(&scene);
 }
 
+/* The head of the answer is about the best stream, or about the first one if no stream holds
+ * anything. */
+static void the_head_is_complete_without_a_holder(void **state)
+{
+    (void)state;
+    const struct scene_holding wide = { 5, 0, "m", 32, KVB_TIER_DEVICE, 3, false };
+    struct kvb_query query = scene_query(96, "m");
+    struct scene scene;
+    scene_recorded(&scene);
+
+    ask(&scene, &query, only_holders);
+    assert_false(scene.ctx.head.has_several);
+    scene_hold(&scene, &wide);
+    ask(&scene, &query, only_holders);
+    /* 3 * 32 tokens in one stream, 4 * 16 in the other */
+    assert_int_equal(scene.ctx.head.block_size, 32);
+    assert_true(scene.ctx.head.has_several);
+    memcpy(query.cache_salt, "salt", sizeof "salt");
+    ask(&scene, &query, only_holders);
+    assert_int_equal(scene.ctx.overlap_count, 0);
+    assert_int_equal(scene.ctx.head.block_size, 16);
+    assert_int_equal(scene.ctx.head.blocks, 6);
+    kvb_query_done(&query);
+    scene_done(&scene);
+}
+
 static struct scene_holding holding_of(uint64_t worker_id, uint32_t count)
 {
     return (struct scene_holding){ .worker_id = worker_id,
@@ -152,9 +194,11 @@ SUITE(query_context)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_query_leaves_nothing_in_the_next_answer),
+        cmocka_unit_test(the_next_query_sees_a_change_of_model),
         cmocka_unit_test(the_next_query_sees_a_change_of_block_size),
         cmocka_unit_test(hashes_made_ahead_change_no_answer),
         cmocka_unit_test(hashes_made_ahead_are_used),
+        cmocka_unit_test(the_head_is_complete_without_a_holder),
         cmocka_unit_test(the_best_are_in_order_and_no_stream_is_missing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -200,6 +200,24 @@ static void a_full_ring_is_busy_and_keeps_no_bytes(void **state)
     drop_half(&half); /* checks that all bytes were released */
 }
 
+static void a_prompt_that_cannot_be_read_needs_no_index(void **state)
+{
+    (void)state;
+    struct half half;
+    struct kvb_buf body;
+    make_half(&half);
+    open_bus(&half);
+    kvb_buf_init(&body, 4096);
+    assert_ok(kvb_buf_append_text(&body, "{\"token_ids\":7}"));
+
+    on_message(&half, &body);
+    assert_int_equal(kvb_ring_count(half.aggregator.queries->ring), 0);
+    assert_int_equal(metric(&half, kvb_aggregator_queries_failed), 1);
+    assert_int_equal(half.aggregator.service->counts[0].errors, 1);
+    kvb_buf_done(&body);
+    drop_half(&half);
+}
+
 /* ---- Long prompts over NATS ---- */
 
 /* 64 KiB and more. */
@@ -640,6 +658,7 @@ SUITE(rings)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(waiting_queries_are_bounded_in_bytes_too),
         cmocka_unit_test(a_full_ring_is_busy_and_keeps_no_bytes),
+        cmocka_unit_test(a_prompt_that_cannot_be_read_needs_no_index),
         cmocka_unit_test(a_long_prompt_for_which_there_is_no_memory_is_refused),
         cmocka_unit_test(long_prompts_are_read_at_the_end_too),
         cmocka_unit_test(a_connection_that_is_closed_leaves_its_query_to_the_index_thread),

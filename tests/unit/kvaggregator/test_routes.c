@@ -355,6 +355,45 @@ static void streams_are_listed_in_order_after_additions_and_removals(void **stat
     scene_done(&scene);
 }
 
+static void query_lists_streams_that_are_down_on_request(void **state)
+{
+    (void)state;
+    const struct scene_holding holding = { 1, 0, "m", 16, KVB_TIER_DEVICE, 1, false };
+    struct scene scene;
+    scene_empty(&scene);
+    scene_hold(&scene, &holding);
+    scene_bye(&scene, &holding);
+    struct kvb_http_route_context context = { .ctx = &scene.ctx };
+    char *body = spell("{\"token_ids\":PROMPT}");
+    struct kvb_http_request request = request_of("POST", "/query", json, body);
+
+    struct kvb_http_answer answer = query_with(&context, &request);
+    assert_non_null(strstr(text_of(&answer), "\"instances\":{}"));
+    assert_non_null(strstr(text_of(&answer), "\"state\":\"DOWN\",\"reason\":\"bridge_stopped\""));
+    kvb_buf_done(&answer.body);
+    request.parameters = "down=true";
+    answer = query_with(&context, &request);
+    assert_non_null(strstr(text_of(&answer), "DOWN(bridge_stopped)"));
+    kvb_buf_done(&answer.body);
+    free(body);
+    scene_done(&scene);
+}
+
+static void several_models_and_none_named_is_422(void **state)
+{
+    (void)state;
+    const struct scene_holding other = { 5, 0, "other", 16, KVB_TIER_DEVICE, 1, false };
+    struct scene scene;
+    scene_recorded(&scene);
+
+    scene_hold(&scene, &other);
+    struct kvb_http_answer answer = ask(&scene, "POST", "/query", "{\"token_ids\":[1]}");
+    assert_int_equal(answer.status, 422);
+    assert_non_null(strstr(text_of(&answer), "missing field `model_name`"));
+    kvb_buf_done(&answer.body);
+    scene_done(&scene);
+}
+
 static void an_answer_that_does_not_fit_is_503(void **state)
 {
     (void)state;
@@ -398,6 +437,8 @@ SUITE(routes)
         cmocka_unit_test(dump_is_router_events_by_model),
         cmocka_unit_test(dump_takes_a_model_and_a_format),
         cmocka_unit_test(streams_are_listed_in_order_after_additions_and_removals),
+        cmocka_unit_test(query_lists_streams_that_are_down_on_request),
+        cmocka_unit_test(several_models_and_none_named_is_422),
         cmocka_unit_test(an_answer_that_does_not_fit_is_503),
         cmocka_unit_test(parameter_names_must_match_completely),
     };

@@ -35,6 +35,18 @@ static struct kvb_load_sample page_of(uint64_t waiting, uint64_t used, uint64_t 
     };
 }
 
+static void nothing_is_known_at_first(void **state)
+{
+    (void)state;
+    const struct kvb_newest_load newest = { 0 };
+    const struct kvb_load_fallback known = { .total_slots = 5, .total_blocks = 7 };
+    struct kvb_load load = { .kv_total_blocks = 77 };
+
+    assert_false(kvb_newest_load_at(&newest, &known, 0, &load));
+    assert_false(kvb_newest_load_at(&newest, &known, 100, &load));
+    assert_int_equal(load.kv_total_blocks, 77);
+}
+
 static void the_newest_of_each_figure_wins(void **state)
 {
     (void)state;
@@ -140,6 +152,7 @@ static void shares_of_any_count_stay_in_it(void **state)
 SUITE(newest)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nothing_is_known_at_first),
         cmocka_unit_test(the_newest_of_each_figure_wins),
         cmocka_unit_test(each_figure_expires_by_itself),
         cmocka_unit_test(a_forgotten_source_takes_its_figures_along),

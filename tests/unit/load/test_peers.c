@@ -47,6 +47,17 @@ static void the_ready_one_with_the_lowest_id_leads(void **state)
     assert_false(kvb_peers_leads(&peers, true, S));
 }
 
+static void without_a_ready_one_the_lowest_id_leads(void **state)
+{
+    (void)state;
+    struct kvb_peers peers = peers_of("b");
+
+    (void)receive(&peers, "c", 9, false, S);
+    assert_true(kvb_peers_leads(&peers, false, S));
+    (void)receive(&peers, "a", 9, false, S);
+    assert_false(kvb_peers_leads(&peers, false, S));
+}
+
 static void a_silent_leader_is_replaced_after_three_seconds_and_a_leaving_one_at_once(void **state)
 {
     (void)state;
@@ -223,6 +234,7 @@ SUITE(peers)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_ready_one_with_the_lowest_id_leads),
+        cmocka_unit_test(without_a_ready_one_the_lowest_id_leads),
         cmocka_unit_test(a_silent_leader_is_replaced_after_three_seconds_and_a_leaving_one_at_once),
         cmocka_unit_test(an_aggregator_that_has_just_connected_listens_first),
         cmocka_unit_test(two_with_one_id_are_detected_and_one_of_them_leads),

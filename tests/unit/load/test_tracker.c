@@ -46,6 +46,20 @@ static void assert_near(double value, double expected)
     assert_true(value > expected - 1e-9 && value < expected + 1e-9);
 }
 
+static void load_is_active_by_total_and_zero_without_a_total(void **state)
+{
+    (void)state;
+    struct kvb_load_tracker *tracker = tracker_of(KVB_LOAD_USAGE);
+
+    assert_ok(report(tracker, 1, 25, 100, S));
+    assert_ok(report(tracker, 2, 7, 0, S));
+    const struct kvb_stream_id one = worker(1);
+    const struct kvb_stream_id two = worker(2);
+    assert_near(kvb_load_value(tracker, kvb_load_tracker_find(tracker, &one)), 0.25);
+    assert_near(kvb_load_value(tracker, kvb_load_tracker_find(tracker, &two)), 0);
+    kvb_load_tracker_free(tracker);
+}
+
 static void the_deviation_is_that_of_a_sample(void **state)
 {
     (void)state;
@@ -152,6 +166,7 @@ static void survives_every_failing_allocation(void **state)
 SUITE(tracker)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(load_is_active_by_total_and_zero_without_a_total),
         cmocka_unit_test(the_deviation_is_that_of_a_sample),
         cmocka_unit_test(active_blocks_statistic_deviates_as_a_population),
         cmocka_unit_test(silent_endpoints_are_listed_but_leave_the_statistics),
