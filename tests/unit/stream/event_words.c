@@ -5,6 +5,8 @@
 #include "batch_maker.h"
 #include "core/own.h"
 
+#include <stdlib.h>
+
 enum { max_tokens = 128 };
 
 enum kvb_tier tier_of_word(size_t at)
@@ -130,8 +132,13 @@ static size_t add_removed_words(struct kvb_event_batch *batch, size_t at)
     size_t count = 0;
 
     for (; is_number(at); at++) {
-        assert_true(count < max_tokens);
-        hashes[count++] = script_number(at);
+        char *end = NULL;
+        const uint64_t first = strtoull(script_word(at), &end, 10);
+        const uint64_t last = *end == '-' ? strtoull(end + 1, NULL, 10) : first;
+        for (uint64_t hash = first; hash <= last; hash++) {
+            assert_true(count < max_tokens);
+            hashes[count++] = hash;
+        }
     }
     add_removed(batch, hashes, count);
     return at;

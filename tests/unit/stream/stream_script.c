@@ -60,6 +60,14 @@ static uint32_t token_of(uint64_t seq, bool is_marked)
     return (uint32_t)seq + (is_marked ? 11 : 1);
 }
 
+/* UINT64_MAX: none */
+static uint64_t newest(void)
+{
+    uint64_t seq = 0;
+
+    return kvb_stream_last_seq(stream(), &seq) ? seq : UINT64_MAX;
+}
+
 static bool wants_replay(void)
 {
     uint64_t from = 0;
@@ -227,11 +235,8 @@ static void do_other_batch(void)
 
 static void do_next(void)
 {
-    uint64_t newest = 0;
-
-    assert_true(kvb_stream_last_seq(stream(), &newest));
     add_events_of_words(&play.world.batch, 1);
-    give_batch(&play.world, KVB_INPUT_LIVE, newest + 1, first_incarnation, false);
+    give_batch(&play.world, KVB_INPUT_LIVE, newest() + 1, first_incarnation, false);
 }
 
 static void do_batch(void)
@@ -246,15 +251,14 @@ static void do_bytes(void)
 {
     const bool is_poison = decode_hex(event_bytes_of_words(2), &play.world.batch) != KVB_OK;
     struct kvb_heartbeat beat;
-    uint64_t newest = 0;
 
     forget();
     give_batch(&play.world, kind_of_verb(), script_number(1), first_incarnation, is_poison);
     note();
     kvb_stream_heartbeat(stream(), &beat);
     if (kind_of_verb() == KVB_INPUT_LIVE && beat.reason == KVB_REASON_NO_BASE &&
-        kvb_stream_last_seq(stream(), &newest)) {
-        find_live(&play.world, newest, first_incarnation);
+        newest() != UINT64_MAX) {
+        find_live(&play.world, newest(), first_incarnation);
     }
 }
 
@@ -281,6 +285,21 @@ static void do_wait(void)
         pass_ms(&play.world, tick_ms);
     }
     assert_true(wants_replay());
+}
+
+/* The batch under way takes so many steps, or one more, of a slice each. */
+static void do_parts(void)
+{
+    const uint64_t seq_before = newest();
+    uint64_t steps = 1;
+
+    for (; play.world.output.has_more; steps++) {
+        assert_in_range(play.world.output.events.block_count, 1, sliced_work);
+        assert_true(newest() == seq_before);
+        give(&play.world, KVB_INPUT_TICK);
+    }
+    assert_in_range(steps, script_number(1), script_number(1) + 1);
+    assert_true(newest() == seq_before + 1);
 }
 
 static void do_finish(void)
@@ -445,11 +464,9 @@ static void do_page(void)
 
 static void do_answer(void)
 {
-    uint64_t newest = 0;
-
-    if (wants_replay() && kvb_stream_last_seq(stream(), &newest)) {
+    if (wants_replay() && newest() != UINT64_MAX) {
         (void)start_wanted_replay(&play.world);
-        give_batch(&play.world, KVB_INPUT_REPLAY, newest, first_incarnation, false);
+        give_batch(&play.world, KVB_INPUT_REPLAY, newest(), first_incarnation, false);
         end_replay(&play.world, first_incarnation);
     }
 }
@@ -581,13 +598,7 @@ static void do_beat(void)
 
 static void do_newest(void)
 {
-    uint64_t newest = 0;
-    const bool has_newest = kvb_stream_last_seq(stream(), &newest);
-
-    assert_int_equal(has_newest, !script_says(1, "none"));
-    if (has_newest) {
-        assert_int_equal(newest, script_number(1));
-    }
+    assert_true(newest() == (script_says(1, "none") ? UINT64_MAX : script_number(1)));
 }
 
 static void do_publishes(void)
@@ -631,6 +642,7 @@ static bool is_count(void)
         { "no-tokens", of_mirror->no_tokens },
         { "names-refused", of_mirror->names_refused },
         { "proven", of_mirror->proven_copies },
+        { "self-parents", of_mirror->self_parents },
         { "shapes", of_mirror->shape_count },
         { "unknown-removed", of_mirror->unknown_removed },
         { "unmatchable", of_mirror->unmatchable },
@@ -709,7 +721,7 @@ static const struct script_verb verbs[] = {
     { "bytes", do_bytes },         { "bytes-reply", do_bytes },
     { "batch", do_batch },         { "batch-reply", do_batch }, { "next", do_next },
     { "ms", do_ms },               { "leap", do_leap },       { "wait", do_wait },
-    { "finish", do_finish },
+    { "finish", do_finish },       { "parts", do_parts },
     { "ask", do_ask },             { "no-ask", do_no_ask },   { "need", do_need },
     { "confirm", do_confirm },     { "confirm'", do_confirm }, { "find", do_find },
     { "topics", do_topics },       { "suspect", do_suspect },

@@ -35,6 +35,7 @@
  *                  leap N       in one tick
  *                  wait N       until a replay is wanted, at most so many ms
  *                  finish       ticks until no slice is left
+ *                  parts N      the same; the batch takes N or N + 1 slices
  *     replays      ask [N]      a replay is wanted, from N on, and starts
  *                  no-ask       none is wanted
  *                  need probe|history|missing|proof
@@ -71,8 +72,8 @@
  *                  why TEXT     is in the sentence of the state's reason
  *                  replaying
  *                  gaps N, missed N, clears N, duplicates N, restarts N, poison N  so far
- *                  aliases N, doubtful N, names-refused N, no-tokens N, proven N, shapes N,
- *                  unknown-removed N, unmatchable N, unplaced N */
+ *                  aliases N, doubtful N, names-refused N, no-tokens N, proven N, self-parents N,
+ *                  shapes N, unknown-removed N, unmatchable N, unplaced N */
 void play_stream_script(void **state);
 int end_stream_script(void **state);
 

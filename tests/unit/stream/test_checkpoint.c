@@ -5,6 +5,7 @@
 #include "bytes_reader.h"
 #include "checkpoint_bytes.h"
 #include "core/clock.h"
+#include "stream_script.h"
 #include "stream_world.h"
 
 #include <string.h>
@@ -37,31 +38,6 @@ static void begin_restored(struct stream_world *world)
 }
 
 /* ---- What is restored ---- */
-
-/* EAGLE pairs and objects of a store: without these facts routers would misread the stream
- * meanwhile. */
-static void facts_learned_from_events_are_restored(void **state)
-{
-    (void)state;
-
-    for (int is_paired = 0; is_paired < 2; is_paired++) {
-        struct stream_world world;
-        struct kvb_heartbeat beat;
-        struct kvb_buf bytes;
-        begin_exact(&world, 5);
-        add_stored(&world.batch, NULL, &(uint64_t){ 900 }, &(uint32_t){ 900 }, 1);
-        last_event(&world.batch)->is_paired = is_paired;
-        last_event(&world.batch)->key = is_paired ? 0 : 900;
-        give_batch(&world, KVB_INPUT_LIVE, 5, first_incarnation, false);
-        save_whole(world.stream, &bytes);
-        assert_false(restart_from(&world, &bytes));
-        kvb_stream_heartbeat(world.stream, &beat);
-        assert_int_equal(beat.is_paired, is_paired);
-        assert_int_equal(beat.is_store, !is_paired);
-        kvb_buf_done(&bytes);
-        stream_world_end(&world);
-    }
-}
 
 static void a_restart_meanwhile_clears_the_list_in_a_new_epoch(void **state)
 {
@@ -335,7 +311,13 @@ SUITE(checkpoint)
         cmocka_unit_test(tokens_are_in_the_checkpoint_of_a_republished_stream),
         cmocka_unit_test(a_checkpoint_that_ends_within_its_tokens_is_torn),
         cmocka_unit_test(a_checkpoint_without_tokens_is_refused_where_they_are_needed),
-        cmocka_unit_test(facts_learned_from_events_are_restored),
+        /* Without these facts routers would misread the stream meanwhile. */
+        SCRIPT(
+            "pairs of drafts are restored",
+            "exact 5, batch 5 stored 900 paired, restart, beat paired 1, beat store 0"),
+        SCRIPT(
+            "a store is restored",
+            "exact 5, batch 5 stored 900 key 900, restart, beat paired 0, beat store 1"),
         cmocka_unit_test(a_restart_meanwhile_clears_the_list_in_a_new_epoch),
         cmocka_unit_test(a_withdrawn_stream_is_announced_anew),
         cmocka_unit_test(queued_batches_give_the_same_events_as_single_ones),

@@ -6,6 +6,7 @@
 #include "core/clock.h"
 #include "core/own.h"
 #include "stream/checkpoint/checkpoint.h"
+#include "stream_script.h"
 #include "stream_world.h"
 
 #include <stdlib.h>
@@ -218,15 +219,6 @@ static void slices_are_of_bounded_work(void **state)
 
 enum { many = 100, slice = 10 };
 
-/* Blocks 1 .. many of one prompt, in order or in reverse. */
-static void number(uint64_t hashes[many], uint32_t tokens[many])
-{
-    for (uint32_t i = 0; i < many; i++) {
-        hashes[i] = 1 + i;
-        tokens[i] = 1 + i;
-    }
-}
-
 /* Gives the batch and the steps that it needs. Each step must change something, and at most a
  * slice. */
 static void assert_given_in_slices(struct stream_world *world, uint64_t seq)
@@ -241,46 +233,6 @@ static void assert_given_in_slices(struct stream_world *world, uint64_t seq)
     }
     assert_in_range(steps, many / slice, many / slice + 1);
     assert_int_equal(newest_seq(world), seq);
-}
-
-static void a_large_event_is_applied_in_parts(void **state)
-{
-    (void)state;
-    static struct stream_world world;
-    uint64_t hashes[many];
-    uint32_t tokens[many];
-
-    number(hashes, tokens);
-    begin_sliced(&world, slice, true);
-    give(&world, KVB_INPUT_REPLAY_END);
-    add_stored(&world.batch, NULL, hashes, tokens, many);
-    assert_given_in_slices(&world, 0);
-    assert_int_equal(world.held_count, many);
-    assert_true(router_holds(&world, name_of(tokens, many)));
-    assert_int_equal(kvb_stream_count(world.stream)->events_applied, 1);
-    add_removed(&world.batch, hashes, many);
-    assert_given_in_slices(&world, 1);
-    assert_int_equal(world.held_count, 0);
-    stream_world_end(&world);
-}
-
-static void the_clear_of_a_tier_is_applied_in_parts(void **state)
-{
-    (void)state;
-    static struct stream_world world;
-    uint64_t hashes[many];
-    uint32_t tokens[many];
-
-    number(hashes, tokens);
-    begin_sliced(&world, slice, true);
-    give(&world, KVB_INPUT_REPLAY_END);
-    add_stored(&world.batch, NULL, hashes, tokens, many);
-    assert_given_in_slices(&world, 0);
-    add_cleared(&world.batch);
-    last_event(&world.batch)->all_tiers = false;
-    assert_given_in_slices(&world, 1);
-    assert_int_equal(world.held_count, 0);
-    stream_world_end(&world);
 }
 
 static void children_are_named_in_parts(void **state)
@@ -302,45 +254,6 @@ static void children_are_named_in_parts(void **state)
     assert_given_in_slices(&world, 1);
     assert_int_equal(world.held_count, many);
     assert_true(router_holds(&world, name_of((uint32_t[]){ token, 5 }, 2)));
-    stream_world_end(&world);
-}
-
-/* An event that is refused as a whole must not be checked again for each of its parts. */
-static void a_refused_event_is_refused_once(void **state)
-{
-    (void)state;
-    static struct stream_world world;
-    uint64_t hashes[many];
-    uint32_t tokens[many];
-
-    number(hashes, tokens);
-    begin_sliced(&world, slice, true);
-    give(&world, KVB_INPUT_REPLAY_END);
-    add_stored(&world.batch, &hashes[many - 1], hashes, tokens, many);
-    give_batch(&world, KVB_INPUT_LIVE, 0, first_incarnation, false);
-    assert_false(world.output.has_more);
-    assert_int_equal(kvb_stream_mirror_count(world.stream)->self_parents, 1);
-    stream_world_end(&world);
-}
-
-static void a_restarted_list_drops_the_rest_of_an_event(void **state)
-{
-    (void)state;
-    static struct stream_world world;
-    uint64_t hashes[many];
-    uint32_t tokens[many];
-
-    number(hashes, tokens);
-    begin_sliced(&world, slice, false);
-    add_stored(&world.batch, NULL, hashes, tokens, many);
-    give_batch(&world, KVB_INPUT_LIVE, 0, first_incarnation, false);
-    assert_true(world.output.has_more);
-    give(&world, KVB_INPUT_DOWN);
-    give(&world, KVB_INPUT_UP);
-    live(&world, 7, second_incarnation, 200);
-    (void)finish(&world);
-    assert_int_equal(world.held_count, 1);
-    assert_true(router_holds(&world, root(200)));
     stream_world_end(&world);
 }
 
@@ -369,27 +282,6 @@ static void begin_within(struct stream_world *world, bool has_replay)
     assert_int_equal(world->held_count, 1 + 5);
 }
 
-static void half_a_batch_is_not_applied(void **state)
-{
-    (void)state;
-    static struct stream_world world;
-    struct kvb_checkpoint_save save = { 0 };
-
-    begin_within(&world, true);
-    assert_state(&world, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING);
-    assert_int_equal(newest_seq(&world), 0);
-    assert_int_equal(kvb_stream_count(world.stream)->batches_applied, 1);
-    assert_int_equal(kvb_checkpoint_save_begin(&save, world.stream), KVB_NOT_FOUND);
-    (void)finish(&world);
-    find_live(&world, 1, first_incarnation);
-    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    assert_int_equal(newest_seq(&world), 1);
-    assert_int_equal(world.held_count, 21);
-    assert_ok(kvb_checkpoint_save_begin(&save, world.stream));
-    kvb_checkpoint_save_end(&save);
-    stream_world_end(&world);
-}
-
 static void a_save_contains_no_half_of_a_batch(void **state)
 {
     (void)state;
@@ -406,6 +298,10 @@ static void a_save_contains_no_half_of_a_batch(void **state)
     add_roots(&world, 20);
     give_batch(&world, KVB_INPUT_LIVE, 1, first_incarnation, false);
     assert_int_equal(kvb_checkpoint_save_step(&save, 100, &out, &is_done), KVB_CLOSED);
+    kvb_checkpoint_save_end(&save);
+    assert_int_equal(kvb_checkpoint_save_begin(&save, world.stream), KVB_NOT_FOUND);
+    (void)finish(&world);
+    assert_ok(kvb_checkpoint_save_begin(&save, world.stream));
     kvb_checkpoint_save_end(&save);
     stream_world_end(&world);
 }
@@ -475,12 +371,26 @@ SUITE(stream_slices)
         cmocka_unit_test(slices_of_any_size_give_the_list_of_the_whole_batch),
         cmocka_unit_test(slices_give_the_same_ids_however_the_steps_come),
         cmocka_unit_test(slices_are_of_bounded_work),
-        cmocka_unit_test(a_large_event_is_applied_in_parts),
-        cmocka_unit_test(the_clear_of_a_tier_is_applied_in_parts),
+        SCRIPT(
+            "a large event is applied in parts",
+            "sliced, end, batch 0 stored 1 100, parts 10, lists 100, holds 1 2 3 4,"
+            "batch 1 removed 1-100, parts 10, lists 0"),
+        SCRIPT(
+            "the clear of a tier is applied in parts",
+            "sliced, end, batch 0 stored 1 100, parts 10, batch 1 cleared device, parts 10,"
+            "lists 0"),
         cmocka_unit_test(children_are_named_in_parts),
-        cmocka_unit_test(a_refused_event_is_refused_once),
-        cmocka_unit_test(a_restarted_list_drops_the_rest_of_an_event),
-        cmocka_unit_test(half_a_batch_is_not_applied),
+        /* It must not be checked again for each of its parts. */
+        SCRIPT(
+            "an event that is refused is refused once",
+            "sliced, end, batch 0 stored 1 100 parent 100, no-more, self-parents 1"),
+        SCRIPT(
+            "a restarted list drops the rest of an event",
+            "sliced alone, batch 0 stored 1 100, more, down, up, live 7', finish, lists 1, has 7'"),
+        SCRIPT(
+            "half a batch is not applied",
+            "sliced, end, live 0, no-more, large 1, more, lists 6, SYNCING(replaying), newest 0,"
+            "finish, newest 1, find 1, EXACT, lists 21"),
         cmocka_unit_test(a_save_contains_no_half_of_a_batch),
         cmocka_unit_test(a_batch_that_does_not_fit_behind_it_is_a_gap),
         cmocka_unit_test(slices_survive_each_allocation_failing),
