@@ -205,6 +205,16 @@ static uint64_t silence_ns(const struct kvb_followers *followers, const struct k
     return missing_heartbeats * kvb_follow_period_ns(followers, &follow->shown.heartbeat);
 }
 
+static bool is_long_dead(
+    const struct kvb_followers *followers, const struct kvb_follow *follow, uint64_t now_ns)
+{
+    const uint64_t since_ns =
+        follow->down_ns > follow->alive_ns ? follow->down_ns : follow->alive_ns;
+
+    return follow->shown.state == KVB_STREAM_DOWN &&
+           now_ns - since_ns >= followers->options.forget_ms * KVB_NS_PER_MS;
+}
+
 void kvb_followers_tick(struct kvb_followers *followers, uint64_t now_ns)
 {
     const uint64_t forget_ns = followers->options.forget_ms * KVB_NS_PER_MS;
@@ -231,9 +241,7 @@ void kvb_followers_tick(struct kvb_followers *followers, uint64_t now_ns)
             kvb_follow_classify(followers, follow, now_ns);
         }
         kvb_follow_repair_tick(followers, follow, now_ns);
-        const uint64_t since_ns =
-            follow->down_ns > follow->alive_ns ? follow->down_ns : follow->alive_ns;
-        if (follow->shown.state == KVB_STREAM_DOWN && now_ns - since_ns >= forget_ns) {
+        if (is_long_dead(followers, follow, now_ns)) {
             forget_stream(followers, (uint32_t)(follow - followers->follows));
         }
     }

@@ -85,7 +85,7 @@
  *
  * Threads: the caller locks.  No clock, no I/O: now is an argument, monotonic ns,
  * and never goes back.
- * Memory:  about 900 bytes a stream and 4 KiB for each tier in use, for at most
+ * Memory:  about 4 KiB a stream and 4 KiB for each tier in use, for at most
  *          max_streams streams; about 16 bytes for each block of a window list; during a
  *          repair up to 1.5 MiB of events, and 4 KiB for each tier of a snapshot. */
 struct kvb_followers;

@@ -103,6 +103,18 @@ static void order_event(
     kvb_follow_apply(followers, follow, batch, event);
 }
 
+/* An event of another bridge: applied whatever its id is.  A jump of the ids is remembered in case
+ * a heartbeat comes later and shows that the bridge is kvbridge; a `cleared` forgives it. */
+static void apply_unordered(
+    struct kvb_followers *followers, struct kvb_follow *follow,
+    const struct kvb_router_batch *batch, const struct kvb_router_event *event)
+{
+    if (follow->shown.has_last_id && event->event_id - follow->shown.last_id != 1) {
+        follow->is_subset = false;
+    }
+    kvb_follow_apply(followers, follow, batch, event);
+}
+
 /* Follows the epoch of the batch.  False: the batch belongs to an epoch that is over. */
 static bool meet_epoch_of_batch(
     struct kvb_followers *followers, struct kvb_follow *follow,
@@ -167,14 +179,9 @@ kvb_status kvb_followers_apply(
         const struct kvb_router_event *event = &batch->events[i];
         if (is_ours) {
             order_event(followers, follow, batch, event, now_ns);
-            continue;
+        } else {
+            apply_unordered(followers, follow, batch, event);
         }
-        /* Another bridge's: applied whatever its id is.  A jump of the ids is remembered in case a
-         * heartbeat comes later and shows that the bridge is kvbridge; a `cleared` forgives it. */
-        if (follow->shown.has_last_id && event->event_id - follow->shown.last_id != 1) {
-            follow->is_subset = false;
-        }
-        kvb_follow_apply(followers, follow, batch, event);
     }
     if (follow->shown.last_id != last_id) {
         follow->advanced_ns = now_ns;

@@ -85,6 +85,8 @@ static kvb_status buffer_batch(struct stream_step *step, const struct stream_arr
                               : go_on_from(step, arrival, kind, KVB_REASON_GONE);
 }
 
+/* What a live batch means, case by case.
+ * NOLINTNEXTLINE(readability-function-cognitive-complexity,readability-function-size) */
 static kvb_status on_live(struct stream_step *step, const struct stream_arrival *arrival)
 {
     struct kvb_stream *stream = step->stream;
@@ -260,6 +262,22 @@ static void note_repeated(struct kvb_stream *stream, const struct stream_arrival
     }
 }
 
+/* The replay was requested from batch 1 on: whether it begins with that shows if the engine's
+ * buffer has ever dropped a batch. */
+static void settle_first_number(struct kvb_stream *stream, bool has_one)
+{
+    if (stream->first_number == first_may_be_one) {
+        stream->first_number = first_unknown;
+    }
+    if (stream->history != history_from_one) {
+        return;
+    }
+    stream->history = history_part;
+    if (has_one) {
+        accept_one_as_first(stream);
+    }
+}
+
 /* The first reply must have the same bytes as the first requested batch.  If the engine's buffer
  * has wrapped past that one, a newer applied batch proves the same. */
 static kvb_status on_first_reply(struct stream_step *step, const struct stream_arrival *arrival)
@@ -274,16 +292,7 @@ static kvb_status on_first_reply(struct stream_step *step, const struct stream_a
     }
     if (kvb_fingerprints_match(&stream->fingerprints, arrival->seq, arrival->fingerprint)) {
         if (replay->purpose == replay_for_first) {
-            /* Whether it is batch 1 shows if the engine's buffer has ever dropped a batch. */
-            if (stream->first_number == first_may_be_one) {
-                stream->first_number = first_unknown;
-            }
-            if (stream->history == history_from_one) { /* the question is settled */
-                stream->history = history_part;
-                if (arrival->seq == 1) {
-                    accept_one_as_first(stream);
-                }
-            }
+            settle_first_number(stream, arrival->seq == 1);
         }
         note_repeated(stream, arrival);
         return KVB_OK; /* the newest batch is proven: only missed batches follow */
@@ -624,6 +633,16 @@ static kvb_status on_replay_cut(struct stream_step *step)
     return apply_buffered(step);
 }
 
+/* Without a replay nothing can prove the list of an engine that may have restarted. */
+static kvb_status settle_suspicion(struct stream_step *step)
+{
+    struct kvb_stream *stream = step->stream;
+    const bool is_lost = stream->is_restart_suspected && stream->has_last;
+
+    stream->is_restart_suspected = false;
+    return is_lost ? kvb_stream_begin_incarnation(step, KVB_REASON_GONE) : KVB_OK;
+}
+
 static kvb_status on_tick(struct stream_step *step)
 {
     struct kvb_stream *stream = step->stream;
@@ -649,10 +668,7 @@ static kvb_status on_tick(struct stream_step *step)
         stream->looked_ns = now_ns; /* found without a walk: the next walk is a minute away */
     }
     if (!stream->options.has_replay) {
-        /* Nothing can prove the list of an engine that may have restarted. */
-        const bool is_lost = stream->is_restart_suspected && stream->has_last;
-        stream->is_restart_suspected = false;
-        return is_lost ? kvb_stream_begin_incarnation(step, KVB_REASON_GONE) : KVB_OK;
+        return settle_suspicion(step);
     }
     const bool is_busy = replay_is_in_flight(replay) || replay->phase == replay_wanted;
     if (link_is_connected(stream->link) && !is_busy &&

@@ -283,46 +283,42 @@ void kvb_stream_note_speculation(
     stream->speculation[source] = found;
 }
 
+static const char *why_speculates(enum kvb_speculation_source source, enum kvb_speculation found)
+{
+    const bool keeps = found == KVB_SPECULATION_KEEPS;
+    const bool drops = found == KVB_SPECULATION_DROPS;
+
+    switch (source) {
+    case KVB_SPECULATION_OF_CONFIG:
+        return keeps ? "speculative_drop is configured as 0" : "speculative_drop is configured";
+    case KVB_SPECULATION_OF_SERVER_INFO:
+        return keeps ? "the engine's /server_info names no method that drops a block"
+               : drops
+                   ? "the engine's /server_info names a method of EAGLE or MTP"
+                   : "the engine speculates, and its /server_info names a method of which it is "
+                     "not known whether it drops a block: set speculative_drop";
+    case KVB_SPECULATION_OF_ARGUMENTS:
+        return keeps   ? "the pod's arguments name a method that drops no block"
+               : drops ? "the pod's arguments name a method of EAGLE or MTP"
+                       : "the engine speculates, and the pod's arguments do not say whether its "
+                         "method drops a block: set speculative_drop";
+    case KVB_SPECULATION_OF_PAGE:
+        return keeps ? "the metrics page shows no speculation"
+                     : "the engine speculates, and the method is not on its metrics page: set "
+                       "speculative_drop (1 for EAGLE and MTP, 0 for n-grams and draft models)";
+    case KVB_SPECULATION_OF_NOTHING:
+    case KVB_SPECULATION_SOURCE_COUNT:
+        break;
+    }
+    return "nothing shows whether the engine speculates";
+}
+
 struct kvb_speculation_finding kvb_stream_speculation(const struct kvb_stream *stream)
 {
-    static const char *const whys[KVB_SPECULATION_SOURCE_COUNT][KVB_SPECULATION_COUNT] = {
-        [KVB_SPECULATION_OF_NOTHING] = { [KVB_SPECULATION_UNKNOWN] =
-                                             "nothing shows whether the engine speculates" },
-        [KVB_SPECULATION_OF_CONFIG] = { [KVB_SPECULATION_KEEPS] =
-                                            "speculative_drop is configured as 0",
-                                        [KVB_SPECULATION_DROPS] =
-                                            "speculative_drop is configured" },
-        [KVB_SPECULATION_OF_SERVER_INFO] = { [KVB_SPECULATION_KEEPS] =
-                                                 "the engine's /server_info names no method that "
-                                                 "drops a block",
-                                             [KVB_SPECULATION_DROPS] =
-                                                 "the engine's /server_info names a method of "
-                                                 "EAGLE or MTP",
-                                             [KVB_SPECULATION_UNDECIDED] =
-                                                 "the engine speculates, and its /server_info "
-                                                 "names a method of which it is not "
-                                                 "known whether it drops a block: set "
-                                                 "speculative_drop" },
-        [KVB_SPECULATION_OF_ARGUMENTS] = { [KVB_SPECULATION_KEEPS] = "the pod's arguments name a "
-                                                                     "method that drops no block",
-                                           [KVB_SPECULATION_DROPS] =
-                                               "the pod's arguments name a method of EAGLE or MTP",
-                                           [KVB_SPECULATION_UNDECIDED] =
-                                               "the engine speculates, and the pod's arguments do "
-                                               "not say whether its method "
-                                               "drops a block: set speculative_drop" },
-        [KVB_SPECULATION_OF_PAGE] = { [KVB_SPECULATION_KEEPS] =
-                                          "the metrics page shows no speculation",
-                                      [KVB_SPECULATION_UNDECIDED] =
-                                          "the engine speculates, and the method is not on its "
-                                          "metrics page: set "
-                                          "speculative_drop (1 for EAGLE and MTP, 0 for n-grams "
-                                          "and draft models)" },
-    };
     struct kvb_speculation_finding finding = { .drop = drop_in_blocks(stream) };
 
     finding.speculation = speculation_of(stream, &finding.source);
-    finding.why = whys[finding.source][finding.speculation];
+    finding.why = why_speculates(finding.source, finding.speculation);
     if (has_lookahead(stream) && finding.speculation != KVB_SPECULATION_KEEPS) {
         finding.speculation = KVB_SPECULATION_KEEPS;
         finding.why = "the hashes of its blocks have lookahead: no block is dropped";

@@ -325,6 +325,23 @@ static bool add_shape_everywhere(struct kvb_mirror *mirror, const struct kvb_eng
     return has_all;
 }
 
+/* A size of blocks of full attention. */
+static void note_full_size(struct mirror_groups *groups, uint32_t size)
+{
+    if (groups->block_size != 0) {
+        groups->has_several_sizes |= size != groups->block_size;
+        return;
+    }
+    groups->block_size = size;
+    settle_sizes(groups);
+    for (size_t i = 0; i < groups->window_count; i++) {
+        const uint32_t other = groups->windows[i].block_size;
+        if (other != 0 && other != size) { /* named before by their own tokens */
+            kvb_mirror_note_odd(groups, odd_block_sizes);
+        }
+    }
+}
+
 /* Compares the size of the event's blocks with those of its group, and of the other groups. */
 static void
 compare_sizes(struct mirror_groups *groups, const struct kvb_engine_event *event, bool is_window)
@@ -334,23 +351,12 @@ compare_sizes(struct mirror_groups *groups, const struct kvb_engine_event *event
     if (event->tier != KVB_TIER_DEVICE || event->block_size == 0) {
         return;
     }
-    if (is_window) {
+    if (!is_window) {
+        note_full_size(groups, event->block_size);
+    } else if (place < kvb_max_groups && event->block_size != groups->list[place].block_size) {
         /* Blocks of windows may be whole multiples of the others: they have the hash of their last
          * part.  They are named by it, so the full attention's must have come first. */
-        if (place < kvb_max_groups && event->block_size != groups->list[place].block_size) {
-            kvb_mirror_note_odd(groups, odd_block_sizes);
-        }
-    } else if (groups->block_size == 0) {
-        groups->block_size = event->block_size;
-        settle_sizes(groups);
-        for (size_t i = 0; i < groups->window_count; i++) {
-            const uint32_t size = groups->windows[i].block_size;
-            if (size != 0 && size != event->block_size) { /* named before by their own tokens */
-                kvb_mirror_note_odd(groups, odd_block_sizes);
-            }
-        }
-    } else {
-        groups->has_several_sizes |= event->block_size != groups->block_size;
+        kvb_mirror_note_odd(groups, odd_block_sizes);
     }
     /* A list needs names that all its groups hold.  vLLM also stores partial blocks where Mamba
      * states are matched at a finer unit.  A single group may have several sizes. */

@@ -341,13 +341,23 @@ static kvb_status replace(
     return KVB_OK;
 }
 
+/* A block beyond the device is named without a word on salt and media. */
+static void note_unsaid(struct mirror_change *change, enum placement placement)
+{
+    const struct kvb_engine_event *event = change->event;
+
+    if (event->tier != KVB_TIER_DEVICE && event->key == 0 && event->token_count > 0 &&
+        !event->has_extra_keys && placement != placement_unmatchable) {
+        change->mirror->unsaid_tiers |= 1U << event->tier;
+    }
+}
+
 /* Finds or inserts the entry of block i.  *out_id: KVB_NO_ID when the block is skipped, because its
  * name has the most entries allowed. */
 [[gnu::hot]] static kvb_status find_or_insert(
     struct mirror_change *change, uint32_t i, const struct mirror_block *stored, uint32_t *out_id)
 {
     struct kvb_mirror *mirror = change->mirror;
-    const struct kvb_engine_event *event = change->event;
     uint32_t id = kvb_mirror_find(mirror, stored->group, stored->engine);
     const bool is_other =
         id != KVB_NO_ID && !is_same_content(change, i, &mirror->entries[id], stored);
@@ -365,10 +375,7 @@ static kvb_status replace(
     }
     if (id == KVB_NO_ID || is_other) {
         mirror->counts.unmatchable += stored->placement == placement_unmatchable;
-        if (event->tier != KVB_TIER_DEVICE && event->key == 0 && event->token_count > 0 &&
-            !event->has_extra_keys && stored->placement != placement_unmatchable) {
-            mirror->unsaid_tiers |= 1U << event->tier; /* named without a word on salt and media */
-        }
+        note_unsaid(change, stored->placement);
         KVB_TRY(
             is_other ? replace(change, &id, stored, is_name_new)
                      : insert_entry(change, stored, is_name_new, &id));
