@@ -246,6 +246,8 @@ GATEWAY = (
         figure(".p50", "us"), figure(".p99", "us"), figure(".without.p50", "us"), figure(".without.p99", "us")),
     row("gateway.added", "How much longer than with that picker?",
         figure(".p50", "us", at_most(300)), figure(".p99", "us", at_most(2000))),
+    row("gateway.chat", "How long does the pick of a chat of 77,000 to 100,000 tokens take, one after the other, from its second turn on?",
+        figure(".p50", "us"), figure(".p95", "us"), figure(".p99", "us", at_most(3000))),
     row("gateway.stream", "How much memory does a request take whose answer runs, of 10,000?", figure(".bytes", "bytes")),
 )
 

@@ -347,7 +347,7 @@ def test_a_template_that_rewrites_earlier_turns_is_found_out(scene, stubs):
 
     wait_for("a sample shows it", is_found_out)
     assert aggregator.metric("kvb_tokenize_beginnings_total", result="rewritten") >= 1
-    assert "the model's template rewrites earlier turns of a chat" in aggregator.text()
+    wait_for("it is logged", lambda: "the model's template rewrites earlier turns of a chat" in aggregator.text())
     assert ask(aggregator, **chat.turn(1))[1]["tokens"] == "whole", "each turn is asked for"
     stub.manner = stub.refuses
     answer = ask(aggregator, "/route", **chat.turn(2))[1]

@@ -3,7 +3,6 @@
 #include "core/limits.h"
 #include "core/own.h"
 #include "kvaggregator/doors/exchange.h"
-#include "wire/query/text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,19 +37,33 @@ read_text(const struct kvb_exchange *exchange, enum kvb_body_key key, char *out,
 
 /* ---- Texts, as an engine is asked for their tokens ---- */
 
-static kvb_status append_member(
-    const struct kvb_exchange *exchange, const char *name, const struct kvb_body_place *place,
-    struct kvb_buf *out)
+/* A text in the making. */
+struct text_maker {
+    const struct kvb_exchange *exchange;
+    struct kvb_buf members; /* owned, like the next */
+    uint32_t *ends;         /* where messages end in the members; NULL: a prompt */
+    size_t end_count;
+};
+
+static void drop_maker(struct text_maker *maker)
+{
+    kvb_buf_done(&maker->members);
+    free(maker->ends);
+}
+
+static kvb_status
+append_member(struct text_maker *maker, const char *name, const struct kvb_body_place *place)
 {
     if (place->type == KVB_BODY_IS_MISSING) {
         return KVB_OK;
     }
-    KVB_TRY(kvb_buf_append_format(out, "%s\"%s\":", out->len > 0 ? "," : "", name));
-    return kvb_exchange_read(exchange, place->at, place->len, out);
+    KVB_TRY(kvb_buf_append_format(
+        &maker->members, "%s\"%s\":", maker->members.len > 0 ? "," : "", name));
+    return kvb_exchange_read(maker->exchange, place->at, place->len, &maker->members);
 }
 
 /* What grows from one turn to the next comes last: the messages. */
-static kvb_status append_chat(const struct kvb_exchange *exchange, struct kvb_buf *out)
+static kvb_status append_chat(struct text_maker *maker)
 {
     static const enum kvb_body_key keys[] = {
         KVB_BODY_ADD_SPECIAL_TOKENS,
@@ -61,44 +74,67 @@ static kvb_status append_chat(const struct kvb_exchange *exchange, struct kvb_bu
         KVB_BODY_CHAT_TEMPLATE_KWARGS,
         KVB_BODY_MESSAGES,
     };
+    const struct kvb_body_found *found = &maker->exchange->scan.found;
+    const struct kvb_body_place *list = &found->values[KVB_BODY_MESSAGES];
 
     for (size_t i = 0; i < KVB_COUNT_OF(keys); i++) {
-        KVB_TRY(append_member(
-            exchange, kvb_body_key_name(keys[i]), &exchange->scan.found.values[keys[i]], out));
+        KVB_TRY(append_member(maker, kvb_body_key_name(keys[i]), &found->values[keys[i]]));
     }
+    /* Where they end in the body was noted while it came: a long chat is not read once more. */
+    const size_t before = maker->members.len - list->len;
+    maker->ends = malloc((found->message_count + 1) * sizeof *maker->ends);
+    if (!maker->ends) {
+        return KVB_NO_MEMORY;
+    }
+    for (size_t i = 0; i < found->message_count; i++) {
+        const struct kvb_body_message *message = &found->messages[i];
+        maker->ends[i] = (uint32_t)(before + message->at + message->len - list->at);
+    }
+    maker->end_count = found->message_count;
+    return KVB_OK;
+}
+
+static kvb_status
+append_message(struct text_maker *maker, const char *role, const struct kvb_body_place *content)
+{
+    KVB_TRY(kvb_buf_append_format(
+        &maker->members, "%s{\"role\":\"%s\",\"content\":", maker->end_count > 0 ? "," : "", role));
+    KVB_TRY(kvb_exchange_read(maker->exchange, content->at, content->len, &maker->members));
+    KVB_TRY(kvb_buf_append_text(&maker->members, "}"));
+    maker->ends[maker->end_count++] = (uint32_t)maker->members.len;
     return KVB_OK;
 }
 
 /* vLLM makes these messages of them. */
-static kvb_status append_input(const struct kvb_exchange *exchange, struct kvb_buf *out)
+static kvb_status append_input(struct text_maker *maker)
 {
-    const struct kvb_body_place *values = exchange->scan.found.values;
-    const struct kvb_body_place *instructions = &values[KVB_BODY_INSTRUCTIONS];
-    const struct kvb_body_place *input = &values[KVB_BODY_INPUT];
+    enum { system_and_user = 2 };
+    const struct kvb_body_place *values = maker->exchange->scan.found.values;
 
-    /* The texts are copied as they stand in the body, with their quotes and escapes. */
-    KVB_TRY(append_member(exchange, "tools", &values[KVB_BODY_TOOLS], out));
-    KVB_TRY(kvb_buf_append_format(out, "%s\"messages\":[", out->len > 0 ? "," : ""));
-    if (instructions->type == KVB_BODY_IS_STRING) {
-        KVB_TRY(kvb_buf_append_text(out, "{\"role\":\"system\",\"content\":"));
-        KVB_TRY(kvb_exchange_read(exchange, instructions->at, instructions->len, out));
-        KVB_TRY(kvb_buf_append_text(out, "},"));
+    maker->ends = calloc(system_and_user, sizeof *maker->ends);
+    if (!maker->ends) {
+        return KVB_NO_MEMORY;
     }
-    KVB_TRY(kvb_buf_append_text(out, "{\"role\":\"user\",\"content\":"));
-    KVB_TRY(kvb_exchange_read(exchange, input->at, input->len, out));
-    return kvb_buf_append_text(out, "}]");
+    /* The texts are copied as they stand in the body, with their quotes and escapes. */
+    KVB_TRY(append_member(maker, "tools", &values[KVB_BODY_TOOLS]));
+    KVB_TRY(kvb_buf_append_format(
+        &maker->members, "%s\"messages\":[", maker->members.len > 0 ? "," : ""));
+    if (values[KVB_BODY_INSTRUCTIONS].type == KVB_BODY_IS_STRING) {
+        KVB_TRY(append_message(maker, "system", &values[KVB_BODY_INSTRUCTIONS]));
+    }
+    KVB_TRY(append_message(maker, "user", &values[KVB_BODY_INPUT]));
+    return kvb_buf_append_text(&maker->members, "]");
 }
 
-static kvb_status append_prompt(const struct kvb_exchange *exchange, struct kvb_buf *out)
+static kvb_status append_prompt(struct text_maker *maker)
 {
-    const struct kvb_body_found *found = &exchange->scan.found;
+    const struct kvb_body_found *found = &maker->exchange->scan.found;
     const struct kvb_body_place *prompt = &found->values[KVB_BODY_PROMPT];
 
-    KVB_TRY(append_member(
-        exchange, "add_special_tokens", &found->values[KVB_BODY_ADD_SPECIAL_TOKENS], out));
+    KVB_TRY(
+        append_member(maker, "add_special_tokens", &found->values[KVB_BODY_ADD_SPECIAL_TOKENS]));
     return append_member(
-        exchange, "prompt", prompt->type == KVB_BODY_IS_STRING ? prompt : &found->first_prompt,
-        out);
+        maker, "prompt", prompt->type == KVB_BODY_IS_STRING ? prompt : &found->first_prompt);
 }
 
 /* ---- By the path ---- */
@@ -118,24 +154,25 @@ static const char *take_tokens(
 }
 
 static const char *take_text(
-    const struct kvb_exchange *exchange,
-    kvb_status (*append)(const struct kvb_exchange *exchange, struct kvb_buf *out),
+    const struct kvb_exchange *exchange, kvb_status (*append)(struct text_maker *maker),
     struct kvb_query *query)
 {
     enum { around = 512 }; /* names of members, roles */
-    struct kvb_buf members;
+    KVB_OWN(drop_maker) struct text_maker maker = { .exchange = exchange };
 
-    kvb_buf_init(&members, exchange->body_bytes + around);
-    kvb_status status = append(exchange, &members);
-    /* From here on the query owns the members. */
-    if (status == KVB_OK) {
-        status = kvb_query_text_take(&members, &query->text);
-    }
+    kvb_buf_init(&maker.members, exchange->body_bytes + around);
+    const kvb_status status = append(&maker);
     if (status != KVB_OK) {
-        kvb_buf_done(&members);
         return status == KVB_NO_MEMORY ? "busy" : "no_prompt";
     }
+    query->text = (struct kvb_query_text){ .members = (char *)maker.members.data,
+                                           .bytes = maker.members.len,
+                                           .ends = maker.ends,
+                                           .end_count = maker.end_count };
     query->form = KVB_QUERY_TEXT;
+    /* Now the query's. */
+    maker.members = (struct kvb_buf){ 0 };
+    maker.ends = NULL;
     return NULL;
 }
 

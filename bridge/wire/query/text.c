@@ -167,7 +167,6 @@ static kvb_status append_part(const struct part *part, kvb_span value, struct kv
 /* Where messages end in the members of a text. */
 struct ends {
     kvb_span members;
-    bool is_chat;
     uint32_t *at; /* owned */
     size_t count, capacity;
 };
@@ -196,10 +195,7 @@ static kvb_status take_end(struct kvb_json_scan *scan, void *context)
 
 static kvb_status read_messages(struct kvb_json_scan *scan, void *context)
 {
-    struct ends *ends = context;
-
-    ends->is_chat = true;
-    return kvb_json_array(scan, take_end, ends);
+    return kvb_json_array(scan, take_end, context);
 }
 
 static kvb_status find_ends(struct ends *ends)
@@ -222,7 +218,8 @@ static kvb_status find_ends(struct ends *ends)
     return kvb_span_is(key, "messages") || kvb_span_is(key, "prompt") ? KVB_OK : KVB_BAD_INPUT;
 }
 
-kvb_status kvb_query_text_take(struct kvb_buf *members, struct kvb_query_text *out_text)
+/* Makes a text of its members, with the prompt or the messages as the last one; takes them. */
+static kvb_status take_members(struct kvb_buf *members, struct kvb_query_text *out_text)
 {
     KVB_OWN(drop_ends) struct ends ends = { .members = kvb_buf_span(members) };
 
@@ -266,7 +263,7 @@ kvb_status kvb_query_text_cut(kvb_span query, struct kvb_query_text *out_text, s
         status = join_parts(&cutting, &members);
     }
     if (status == KVB_OK) {
-        status = kvb_query_text_take(&members, out_text);
+        status = take_members(&members, out_text);
     }
     if (status != KVB_OK) {
         /* json-c will be given the query itself. */

@@ -25,13 +25,6 @@
  * a prompt only.
  * Threads: any thread. */
 
-/* Makes a text of its members, with the prompt or the messages as the last one: finds the ends of
- * the messages.  On KVB_OK the caller owns *out_text, which has taken the buffer's memory.
- * KVB_BAD_INPUT  not JSON, or the last member is neither
- * KVB_TOO_LARGE  a message is nested too deep
- * KVB_NO_MEMORY */
-kvb_status kvb_query_text_take(struct kvb_buf *members, struct kvb_query_text *out_text);
-
 /* Cuts the prompt out of a query.  The text is copied and never parsed, so that the engine is given
  * what the requester sent.
  *

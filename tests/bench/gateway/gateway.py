@@ -4,11 +4,13 @@
 
 h2load (Debian: nghttp2-client) sends 1,000 requests a second with bodies of 4 KB, in turns: to an Envoy that asks nobody,
 that asks bench_picker, which picks at once, and that asks kvaggregator. The engines are an Envoy that answers at once.
-Prints the rows gateway.*, one JSON object a line; ../rows.py says what they are."""
+Then chats grow to 100,000 tokens, and the time of each pick is what kvb_gateway_pick_seconds has grown by. Prints the rows gateway.*, one JSON object a line; ../rows.py says what they are."""
 
 import argparse
+import contextlib
 import json
 import pathlib
+import random
 import re
 import shutil
 import socket
@@ -27,6 +29,7 @@ import conftest  # noqa: E402
 import engine  # noqa: E402
 import envoys  # noqa: E402
 import gateway  # noqa: E402
+import openai_engine  # noqa: E402
 import programs  # noqa: E402
 from programs import wait_for  # noqa: E402
 
@@ -34,6 +37,24 @@ RATE, CLIENTS, TURNS = 1000, 20, 5
 TOKENS = [10_000 + number % 3_000 for number in range(672)]  # with commas and blanks 4.7 KB
 STREAMS, STREAMS_OF_CONNECTION = 10_000, 3_400
 WAYS = ["none", "at_once", "kvaggregator"]
+# Of a chat: its turns, and tokens of the first one and of each other one. As with an agent's context, no engine is asked
+# for the tokens of a later turn, because at least 3/4 of it are known.
+CHAT_TURNS, FIRST_TOKENS, TURN_TOKENS, TOKEN_BYTES = 25, 76_000, 1_000, 4
+
+
+@contextlib.contextmanager
+def started_scene():
+    with tempfile.TemporaryDirectory() as folder:
+        scene = conftest.Scene(pathlib.Path(folder), conftest.SERVERS["debian"])
+        try:
+            scene.start_nats()
+            yield scene
+        except BaseException:
+            print(scene.logs(), file=sys.stderr)
+            raise
+        finally:
+            trouble = scene.close()
+        assert not trouble, trouble
 
 
 def figure(name, value, unit, against=None, against_value=None):
@@ -63,7 +84,6 @@ def engine_envoy(scene, count):
 class Place:
     def __init__(self, scene):
         self.scene = scene
-        scene.start_nats()
         endpoints = engine_envoy(scene, 2)
         events = [scene.engine() for _ in endpoints]
         scene.bridge(*(conftest.worker(one, number, more=f'address = "http://{endpoint}";')
@@ -179,6 +199,43 @@ def measure_memory(place, streams):
     wait_for("all streams are gone", lambda: place.aggregator.metric("kvb_gateway_streams") == 0)
 
 
+# ---- Chats of 100,000 tokens ---------------------------------------------------------
+
+
+def measure_chats(scene, count):
+    world = gateway.World(scene, {"watched": {"response": "NONE", "watch": "picker"}}, gateway="deadline_ms = 60000;")
+    for one in world.engines:
+        one.token_bytes = TOKEN_BYTES
+    chance, picks, blocks = random.Random(20261129), [], 0
+
+    def text(tokens):
+        return "".join(chance.choices("etaoin shrdlu,\n", k=tokens * TOKEN_BYTES))
+
+    for _ in range(count):
+        texts, stored = [text(FIRST_TOKENS)], 0
+        for turn in range(CHAT_TURNS):
+            before = world.metric("pick_seconds_sum")
+            answer = world.send("watched", gateway.chat(*texts))
+            assert answer.status == 200, answer
+            if turn > 0:
+                picks.append(1e6 * (world.metric("pick_seconds_sum") - before))
+            # The engine that served it stores what is new.
+            tokens = openai_engine.tokens_of("".join(texts), TOKEN_BYTES)
+            full = len(tokens) // gateway.BLOCK
+            world.events[int(answer.engine()) - 1].publish(engine.batch(engine.stored(
+                list(range(blocks + 1, blocks + 1 + full - stored)), tokens[stored * gateway.BLOCK:full * gateway.BLOCK],
+                gateway.BLOCK, parent=blocks if stored else None)))
+            blocks, stored = blocks + full - stored, full
+            wait_for("the blocks are listed", lambda: world.aggregator.metric("kvb_index_blocks") == blocks)
+            wait_for("the turn has ended", lambda: world.in_flight() == 0)
+            texts += [text(TURN_TOKENS // 2), text(TURN_TOKENS // 2)]
+    if world.by("prefix") != len(picks):
+        raise SystemExit(f"gateway.py: {world.by('prefix')} of {len(picks)} turns were picked by an earlier one")
+    picks.sort()
+    for name, share in (("p50", 0.50), ("p95", 0.95), ("p99", 0.99)):
+        figure(f"gateway.chat.{name}", picks[int(share * len(picks))], "us")
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=10)
@@ -187,18 +244,18 @@ def main():
     options = parser.parse_args()
     if not shutil.which("h2load"):
         raise SystemExit("gateway.py needs h2load: apt install nghttp2-client")
-    with tempfile.TemporaryDirectory() as folder:
-        scene = conftest.Scene(pathlib.Path(folder), conftest.SERVERS["debian"])
-        try:
+
+    def wants(*rows):
+        return not options.names or any(one.startswith(row) for one in options.names for row in rows)
+
+    if wants("gateway.request", "gateway.added", "gateway.stream"):
+        with started_scene() as scene:
             place = Place(scene)
             measure_latency(place, 6 if options.small else 3 * options.seconds)
             measure_memory(place, 100 if options.small else STREAMS)
-        except BaseException:
-            print(scene.logs(), file=sys.stderr)
-            raise
-        finally:
-            trouble = scene.close()
-        assert not trouble, trouble
+    if wants("gateway.chat"):
+        with started_scene() as scene:
+            measure_chats(scene, 2 if options.small else 20)
 
 
 main()
