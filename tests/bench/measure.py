@@ -3,7 +3,6 @@ and what those use."""
 
 import argparse
 import json
-import os
 import pathlib
 import resource
 import shutil
@@ -23,7 +22,6 @@ import machine  # noqa: E402
 import programs  # noqa: E402
 
 TRACE = TESTS / "data/conversation_trace.jsonl"
-NS_A_SECOND = 1_000_000_000
 
 
 def progress(text):

@@ -52,6 +52,12 @@ def goal_words(goal, unit=""):
     return f"{bound} {unit}" if unit else bound
 
 
+def columns(table):
+    """Lines of a table of words."""
+    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
+    return ["  ".join(word.ljust(width) for word, width in zip(row, widths)).rstrip() for row in table]
+
+
 def list_lines(rows):
     """A figure a line; the question stands at the first of its row."""
     lines = []
@@ -60,8 +66,7 @@ def list_lines(rows):
             goals = "; ".join(goal_words(goal) for goal in figure.goals)
             question = row.question + " (--only)" * row.name.startswith(APART) if i == 0 else ""
             lines.append((row.name + figure.tail, figure.unit, goals, question))
-    widths = [max(len(line[i]) for line in lines) for i in range(3)]
-    return ["  ".join((*(word.ljust(width) for word, width in zip(line, widths)), line[3])).rstrip() for line in lines]
+    return columns(lines)
 
 
 def verdict(goal, figure):
@@ -97,14 +102,7 @@ HEAD = ("figure of a row", "goal", "value", "ratio", "spread", "kernel", "machin
 
 
 def print_table(about, figures, goals):
-    for line in about_lines(about, figures):
-        print(line)
-    table = [HEAD, *table_of(figures, goals)]
-    widths = [max(len(row[i]) for row in table) for i in range(len(HEAD))]
-    print()
-    for row in table:
-        print("  ".join(word.ljust(width) for word, width in zip(row, widths)).rstrip())
-    print(f"\n{summary(figures, goals)}")
+    print(*about_lines(about, figures), "", *columns([HEAD, *table_of(figures, goals)]), "", summary(figures, goals), sep="\n")
 
 
 def print_json(_about, figures, _goals):

@@ -1,8 +1,8 @@
 """What is measured: one table of rows, each with the question that it answers, its figures, their units and goals.
 `run --list` and the table of README.md are made of it.
 
-A new row: its program prints the figures (parts/bench.h says how), and a Row is added here.  A new program: a Program
-here, and a kvb_bench() in CMakeLists.txt."""
+A new row: its program prints the figures (parts/bench.h or measure.py says how), and a Row is added here.  A new program: a
+Program here, and in C a kvb_bench() in CMakeLists.txt."""
 
 import dataclasses
 

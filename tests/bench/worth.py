@@ -59,20 +59,10 @@ def goal_rows(figures, goals):
     return [(*row[:4], row[-1]) for row in report.table_of(compared, goals)]
 
 
-def print_rows(head, rows):
-    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
-    for row in (head, *rows):
-        print("  ".join(word.ljust(width) for word, width in zip(row, widths)).rstrip())
-
-
 def print_table(about, figures, goals):
-    for line in report.about_lines(about, figures):
-        print(line)
-    print()
-    print_rows(HEAD, run_rows(figures))
-    print()
-    print_rows(GOAL_HEAD, goal_rows(figures, goals))
-    print(f"\n{report.summary(figures, goals)}")
+    runs, met = (report.columns([head, *rows]) for head, rows in (
+        (HEAD, run_rows(figures)), (GOAL_HEAD, goal_rows(figures, goals))))
+    print(*report.about_lines(about, figures), "", *runs, "", *met, "", report.summary(figures, goals), sep="\n")
 
 
 # ---- The rows of README.md -----------------------------------------------------------
@@ -239,6 +229,10 @@ def draw(_about, figures):
 # ---- Publishing ----------------------------------------------------------------------------
 
 
+def markdown_table(head, rows):
+    return ["| " + " | ".join(row) + " |" for row in (head, ("---",) * len(head), *rows)]
+
+
 def markdown(figures, goals):
     lines = ["# What cache-aware routing is worth", "",
              "Written by `tests/bench/run --only worth --publish`; [how it is simulated](worth/README.md). TTFT: time to first "
@@ -246,12 +240,9 @@ def markdown(figures, goals):
              "tests/bench/worth.jsonl` prints all of them."]
     losses = losses_of(figures)
     lines += ["", "## Where it loses", "", f"{len(losses)} figures of policies that know of caches are worse than the best of a "
-              "policy that does not by 5 % or more.", "",
-              "| " + " | ".join(LOSS_HEAD) + " |", "|" + "---|" * len(LOSS_HEAD)]
-    lines += ["| " + " | ".join(row) + " |" for row in losses]
-    lines += ["", "## Goals", "", report.summary(figures, goals) + ".", "",
-              "| " + " | ".join(GOAL_HEAD) + " |", "|" + "---|" * len(GOAL_HEAD)]
-    lines += [f"| `{row[0]}` | " + " | ".join(row[1:]) + " |" for row in goal_rows(figures, goals)]
+              "policy that does not by 5 % or more.", "", *markdown_table(LOSS_HEAD, losses)]
+    met = [(f"`{row[0]}`", *row[1:]) for row in goal_rows(figures, goals)]
+    lines += ["", "## Goals", "", report.summary(figures, goals) + ".", "", *markdown_table(GOAL_HEAD, met)]
     return "\n".join(lines) + "\n"
 
 

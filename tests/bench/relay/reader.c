@@ -124,7 +124,6 @@ static void count(struct reader *reader, kvb_span payload)
         reader->jumps += reader->next_id != 0 && found.first_id != reader->next_id;
         reader->next_id = found.first_id + found.events;
     }
-    reader->messages++;
     reader->events += found.events;
     reader->bytes += payload.len;
 }

@@ -23,7 +23,6 @@ struct reader {
     int fd;
     struct kvb_buf buf; /* owned; [ begin .. len ) is not yet read */
     size_t begin;
-    uint64_t messages;
     uint64_t events;
     uint64_t bytes;        /* of payloads */
     uint64_t next_id;      /* 0: whatever comes */
