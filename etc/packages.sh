@@ -13,7 +13,7 @@ packages_run=(nats-server)
 packages_test=(
     git libcmocka-dev clang clang-tidy clang-format libclang-rt-14-dev python3 python3-venv
     groff-base iproute2 man-db strace systemd
-    chromium fonts-dejavu-core curl nftables nghttp2-client
+    chromium fonts-dejavu-core curl nghttp2-client
 )
 # To build the Debian package, and to install it in a minimal root.
 packages_package=(dpkg-dev file debootstrap)

@@ -17,6 +17,7 @@ import marked
 import name_server
 import probes
 import programs
+import web as web_pages
 
 NAMESPACE, COMPONENT = "dynamo", "VllmWorker"
 PUBLISH = f"namespace.{NAMESPACE}.component.{COMPONENT}"
@@ -78,6 +79,9 @@ class Scene:
         client = bus.Bus(self.url_of(user), credentials)
         self.clients.append(client)
         return client
+
+    def kvctl(self, *words, **options):
+        return programs.run("kvctl", "--nats", self.nats_url, *words, **options)
 
     # ---- engines -----------------------------------------------------------
 
@@ -235,6 +239,11 @@ def scene(request, tmp_path):
     yield one
     trouble = one.close()
     assert not trouble, "\n".join(trouble)
+
+
+@pytest.fixture
+def web(scene):
+    return scene.engine_of(web_pages.Web)
 
 
 @pytest.fixture

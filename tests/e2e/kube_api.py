@@ -1,18 +1,13 @@
-#!/usr/bin/env python3
-"""A Kubernetes API server for pods, on loopback: TLS with a CA of its own, bearer tokens, discovery,
-list in pages, watch, create, patch, delete.  Misbehaves on request (see "Faults").  kubectl and
-kubernetes-asyncio accept it (test_kube_clients.py).
+"""A Kubernetes API server for pods, on loopback: TLS with a CA of its own, bearer tokens, list in
+pages, watch.  Misbehaves on request (see "Faults").  kubernetes-asyncio reads it, too (kube_informer.py).
 
     api = kube_api.Api(folder)                  # tests have it as the fixture `kube`
     api.url, api.ca_file, api.token_file        # what a client needs, one by one
     api.kubeconfig, api.account                 # the same as a kubeconfig, as a pod's service account folder
     api.pods.create(engine_pod("a", ip="127.0.0.7"))    # pod_store.py: changes by the cluster itself
     api.close()
-
-As a program: kube_api.py --folder FOLDER [--listen ADDRESS:PORT]; its API is the way to change it.
 """
 
-import argparse
 import collections
 import contextlib
 import dataclasses
@@ -22,7 +17,6 @@ import os
 import pathlib
 import re
 import secrets
-import signal
 import socket
 import ssl
 import struct
@@ -41,14 +35,7 @@ REASONS = {
     409: "Conflict", 410: "Expired", 415: "UnsupportedMediaType", 429: "TooManyRequests", 500: "InternalError",
     503: "ServiceUnavailable", 504: "Timeout",
 }
-VERSION = {"major": "1", "minor": "34", "gitVersion": "v1.34.0", "platform": "linux/amd64"}
-PODS = {
-    "name": "pods", "singularName": "pod", "namespaced": True, "kind": "Pod", "shortNames": ["po"],
-    "verbs": ["create", "delete", "get", "list", "patch", "update", "watch"],
-}
-COLUMNS = [("Name", 0), ("Ready", 0), ("Status", 0), ("Restarts", 0), ("Age", 0), ("IP", 1), ("Node", 1)]
 DEFAULT_TIMEOUT_S = 1800  # the time of a watch that names none
-LARGEST_BODY = 4 << 20
 
 
 # ---- Certificates ------------------------------------------------------------------
@@ -93,15 +80,12 @@ class Fault:
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """A request. verb: get, list, watch, create, update, patch, delete, or "" for requests that are
-    not about pods."""
+    """A request. verb: list, watch, or "" for any other."""
 
     verb: str
     path: str
     query: dict
     namespace: Optional[str] = None
-    name: Optional[str] = None
-    sub: str = ""
 
 
 class Stream:
@@ -112,15 +96,12 @@ class Stream:
 
 
 class Api:
-    def __init__(self, folder, listen="127.0.0.1", port=0, names=(), log_size=1000, kubelet_s=None, seed=None):
-        """kubelet_s: a deleted pod ends after this time, or after its grace period if that is
-        shorter; None: when pods.finish() is called."""
+    def __init__(self, folder, log_size=1000, seed=None):
         self.folder = pathlib.Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.account = self.folder / "serviceaccount"
         self.account.mkdir(exist_ok=True)
         self.pods = pod_store.Pods(log_size, seed)
-        self.kubelet_s = kubelet_s
         self.tokens = {}
         self.requests = collections.deque(maxlen=10_000)  # Request, newest last
         self.counts = collections.Counter()  # by verb, and by "verb status"
@@ -132,8 +113,8 @@ class Api:
         self.gone_as = "event"  # how a watch is told that its version is too old: "event" or "status"
         self.is_frozen = False
         self.server = None
-        self.listen, self.port = listen, port
-        self.certificates = Certificates(self.folder, ["localhost", "127.0.0.1", "::1", "kubernetes.default.svc", *names])
+        self.port = 0
+        self.certificates = Certificates(self.folder, ["localhost", "127.0.0.1", "::1", "kubernetes.default.svc"])
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._load_certificate()
         self.come_back()
@@ -144,7 +125,7 @@ class Api:
 
     @property
     def url(self):
-        return f"https://{'127.0.0.1' if self.listen == '0.0.0.0' else self.listen}:{self.port}"
+        return f"https://127.0.0.1:{self.port}"
 
     @property
     def ca_file(self):
@@ -172,7 +153,7 @@ class Api:
     @property
     def environment(self):
         """What a pod has in its environment."""
-        return {"KUBERNETES_SERVICE_HOST": self.listen, "KUBERNETES_SERVICE_PORT": str(self.port)}
+        return {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(self.port)}
 
     def new_token(self, seconds=None, namespaces=None, verbs=None):
         """A new token in the token file; others stay valid.  seconds: how long it is valid."""
@@ -228,10 +209,6 @@ class Api:
         """Sends any bytes into each running watch."""
         self._order(lambda stream: stream.orders.append(line))
 
-    def end_watches(self):
-        """As when their time is over: with a bookmark; their connections serve the next requests."""
-        self._order(lambda stream: stream.orders.extend([stream._line("BOOKMARK", bookmark(stream.version)), b""]))
-
     def cut_watches(self):
         """Resets the connections of running watches in the middle of the answer."""
         self._order(lambda stream: stream.orders.append(None))
@@ -267,7 +244,7 @@ class Api:
             def handle_error(self, request, client_address):
                 pass  # the client has disconnected; its request is in api.requests
 
-        self.server = Server((self.listen, self.port), lambda *words: Handler(api, *words))
+        self.server = Server(("127.0.0.1", self.port), lambda *words: Handler(api, *words))
         self.port = self.server.server_address[1]
         threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
 
@@ -372,24 +349,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
     def do_GET(self):
-        self._serve("GET")
-
-    def do_POST(self):
-        self._serve("POST")
-
-    def do_PUT(self):
-        self._serve("PUT")
-
-    def do_PATCH(self):
-        self._serve("PATCH")
-
-    def do_DELETE(self):
-        self._serve("DELETE")
-
-    def _serve(self, method):
         self.answered = None
-        body = self._read_body()
-        asked = request_of(method, self.path)
+        asked = request_of(self.path)
         self.api.requests.append(asked)
         self.api.counts[asked.verb or asked.path] += 1
         fault = self.api.fault_for(asked.verb)
@@ -398,7 +359,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 fault.act(self)
             else:
                 self.api.authorize(self.headers.get("Authorization"), asked)
-                ROUTES[asked.verb](self, asked, body)
+                ROUTES[asked.verb](self, asked)
         except Refusal as refusal:
             self.refuse(refusal)
         if self.answered is None:
@@ -406,20 +367,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
         else:
             self.api.counts[f"{asked.verb or asked.path} {self.answered}"] += 1
 
-    def _read_body(self):
-        length = int(self.headers.get("Content-Length") or 0)
-        if length > LARGEST_BODY:
-            self.close_connection = True
-            return None
-        return self.rfile.read(length) if length else b""
-
     # ---- Answers
 
-    def answer(self, thing, code=200, headers=None, kind="application/json"):
+    def answer(self, thing, code=200, headers=None):
         body = thing if isinstance(thing, bytes) else json.dumps(thing, separators=(",", ":")).encode()
         self.answered = code
         self.send_response(code)
-        self.send_header("Content-Type", kind)
+        self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         for key, value in (headers or {}).items():
             self.send_header(key, value)
@@ -429,35 +383,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def refuse(self, refusal):
         self.answer(refusal.status(), refusal.code, refusal.headers)
 
-    def wants_table(self):
-        return "as=Table" in self.headers.get("Accept", "").split(",")[0]
-
-    def document(self, body):
-        try:
-            value = json.loads(body)
-        except (ValueError, TypeError):
-            raise bad_request("the object provided is unrecognized: it is no JSON") from None
-        return value
-
     # ---- Verbs
 
-    def other(self, asked, _):
-        if asked.path == "/openapi/v2" and "proto-openapi" in self.headers.get("Accept", ""):
-            self.answer(openapi_protobuf(), kind="application/com.github.proto-openapi.spec.v2.v1.0+protobuf")
-            return
-        page = PAGES.get(asked.path)
-        match = re.fullmatch(r"/api/v1/namespaces/([\w-]+)", asked.path)
-        if match:  # kubectl requests it when a pod is not found; every namespace exists here
-            page = {"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": match[1]}}
-        if page is None:
-            raise Refusal(404, "NotFound", "the server could not find the requested resource")
-        self.answer(page)
+    def other(self, asked):
+        raise Refusal(404, "NotFound", "the server could not find the requested resource")
 
-    def get(self, asked, _):
-        pod = self.api.pods.get(asked.namespace, asked.name)
-        self.answer(table([pod], pod["metadata"]["resourceVersion"]) if self.wants_table() else pod)
-
-    def list(self, asked, _):
+    def list(self, asked):
         query = asked.query
         self._check_version(query)
         limit = 0 if query.get("resourceVersion") == "0" else number(query, "limit")  # as the watch cache does
@@ -467,49 +398,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
             meta["continue"] = token
         if token and not query.get("labelSelector") and not query.get("fieldSelector"):
             meta["remainingItemCount"] = remaining
-        if self.wants_table():
-            self.answer({**table(pods, version), "metadata": meta})
-        else:
-            bare = [{key: value for key, value in pod.items() if key not in ("kind", "apiVersion")} for pod in pods]
-            self.answer({"kind": "PodList", "apiVersion": "v1", "metadata": meta, "items": bare})
+        bare = [{key: value for key, value in pod.items() if key not in ("kind", "apiVersion")} for pod in pods]
+        self.answer({"kind": "PodList", "apiVersion": "v1", "metadata": meta, "items": bare})
 
-    def watch(self, asked, _):
+    def watch(self, asked):
         if asked.query.get("sendInitialEvents"):
             raise Refusal(422, "Invalid", "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch "
                           "unless the WatchList feature gate is enabled")
         self._check_version(asked.query)
         Watching(self, asked).run()
-
-    def create(self, asked, body):
-        self.answer(self.api.pods.create(self.document(body), asked.namespace), 201)
-
-    def update(self, asked, body):
-        self.answer(self.api.pods.replace(asked.namespace, asked.name, self.document(body)))
-
-    def patch(self, asked, body):
-        kind = self.headers.get("Content-Type", "").partition(";")[0]
-        if kind not in PATCHES:
-            raise Refusal(415, REASONS[415], f"the body of the request was in an unknown format: {kind}")
-        patch = self.document(body)
-        if not isinstance(patch, PATCHES[kind]):
-            raise bad_request("the patch has the wrong form")
-        self.answer(self.api.pods.patch(asked.namespace, asked.name, patch))
-
-    def delete(self, asked, body):
-        options = self.document(body) if body else {}
-        grace = options.get("gracePeriodSeconds")
-        if grace is None and "gracePeriodSeconds" in asked.query:
-            grace = number(asked.query, "gracePeriodSeconds")
-        uid = (options.get("preconditions") or {}).get("uid")
-        pod = self.api.pods.delete(asked.namespace, asked.name, grace, uid)
-        api, meta = self.api, pod["metadata"]
-        if api.kubelet_s is not None and "deletionTimestamp" in meta:
-            wait = min(api.kubelet_s, meta["deletionGracePeriodSeconds"])
-            words = [asked.namespace, asked.name, meta["uid"]]
-            timer = threading.Timer(wait, api.pods.finish, words)
-            timer.daemon = True
-            timer.start()
-        self.answer(pod)
 
     def _check_version(self, query):
         version = number(query, "resourceVersion")
@@ -531,92 +428,24 @@ def number(query, key):
 
 
 def selection_of(asked):
-    fields = asked.query.get("fieldSelector", "")
-    if asked.name:  # the old form /watch/namespaces/x/pods/y has none; `get` by name with watch has
-        fields = f"metadata.name={asked.name}"
-    return pod_store.Selection(asked.namespace, asked.query.get("labelSelector", ""), fields)
+    return pod_store.Selection(
+        asked.namespace, asked.query.get("labelSelector", ""), asked.query.get("fieldSelector", ""))
 
 
-PLACE = re.compile(r"/api/v1(?:/namespaces/(?P<namespace>[^/]+))?/pods(?:/(?P<name>[^/]+)(?:/(?P<sub>status))?)?/?")
+PLACE = re.compile(r"/api/v1(?:/namespaces/(?P<namespace>[^/]+))?/pods/?")
 
 
-VERBS = {  # by method, and whether a pod is named
-    ("GET", True): "get", ("GET", False): "list", ("POST", False): "create", ("PUT", True): "update",
-    ("PATCH", True): "patch", ("DELETE", True): "delete",
-}
-
-
-def request_of(method, target):
+def request_of(target):
     path, _, words = target.partition("?")
     query = dict(urllib.parse.parse_qsl(words, keep_blank_values=True))
     match = PLACE.fullmatch(path)
     if not match:
         return Request("", path, query)
-    place = {key: urllib.parse.unquote(value) if value else None for key, value in match.groupdict().items()}
-    verb = VERBS.get((method, bool(place["name"])), "")
-    if verb in ("get", "list") and query.get("watch") in ("1", "true", "True"):
-        verb = "watch"
-    return Request(verb, path, query, place["namespace"], place["name"], place["sub"] or "")
+    verb = "watch" if query.get("watch") in ("1", "true", "True") else "list"
+    return Request(verb, path, query, match["namespace"] and urllib.parse.unquote(match["namespace"]))
 
 
-PATCHES = {
-    "application/merge-patch+json": dict, "application/json-patch+json": list,
-    "application/strategic-merge-patch+json": dict,  # without the schema's rules for lists, which are replaced
-}
-ROUTES = {
-    "": Handler.other, "get": Handler.get, "list": Handler.list, "watch": Handler.watch, "create": Handler.create,
-    "update": Handler.update, "patch": Handler.patch, "delete": Handler.delete,
-}
-PAGES = {
-    "/version": VERSION, "/healthz": b"ok", "/livez": b"ok", "/readyz": b"ok",
-    "/api": {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []},
-    "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": []},
-    "/api/v1": {
-        "kind": "APIResourceList", "groupVersion": "v1",
-        "resources": [PODS, {**PODS, "name": "pods/status", "verbs": ["get", "patch", "update"]}],
-    },
-    "/openapi/v2": {"swagger": "2.0", "info": {"title": "Kubernetes", "version": "v1.34.0"}, "paths": {}},
-}
-
-
-def openapi_protobuf():
-    """The same document in the encoding that kubectl requests: swagger = 1, info = 2 {title = 1,
-    version = 2}, all of them strings.  Types that it does not describe are not validated."""
-
-    def field(tag, value):
-        return bytes([tag << 3 | 2, len(value)]) + value
-
-    return field(1, b"2.0") + field(2, field(1, b"Kubernetes") + field(2, b"v1.34.0"))
-
-
-# ---- Tables, as kubectl shows them -------------------------------------------------------
-
-def table(pods, version, with_columns=True):
-    columns = [
-        {"name": name, "type": "string", "format": "name" if name == "Name" else "", "description": "", "priority": rank}
-        for name, rank in COLUMNS
-    ]
-    return {
-        "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": {"resourceVersion": str(version)},
-        "columnDefinitions": columns if with_columns else None,
-        "rows": [{"cells": cells(pod), "object": partial(pod)} for pod in pods],
-    }
-
-
-def partial(pod):
-    return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": pod["metadata"]}
-
-
-def cells(pod):
-    status, meta = pod["status"], pod["metadata"]
-    rows = status.get("containerStatuses", [])
-    ready = sum(bool(row.get("ready")) for row in rows)
-    word = "Terminating" if "deletionTimestamp" in meta else status.get("phase", "Unknown")
-    return [
-        meta["name"], f"{ready}/{len(pod['spec'].get('containers', []))}", word,
-        str(sum(row.get("restartCount", 0) for row in rows)), "1s", status.get("podIP", "<none>"),
-        pod["spec"].get("nodeName", "<none>"),
-    ]
+ROUTES = {"": Handler.other, "list": Handler.list, "watch": Handler.watch}
 
 
 # ---- Watch -------------------------------------------------------------------------------
@@ -631,8 +460,6 @@ class Watching(Stream):
         self.selection = selection_of(asked)
         self.pods = self.api.pods
         self.allows_bookmarks = asked.query.get("allowWatchBookmarks") in ("1", "true", "True")
-        self.is_table = handler.wants_table()
-        self.lines = 0
         self.ends = time.monotonic() + (number(asked.query, "timeoutSeconds") or DEFAULT_TIMEOUT_S)
         self.next_bookmark = time.monotonic() + self.api.bookmark_s
 
@@ -654,7 +481,8 @@ class Watching(Stream):
             if refusal:
                 self._send(event_line("ERROR", refusal.status()))
             else:
-                self._send_all(self._line(*event) for event in first)
+                for event in first:
+                    self._send(event_line(*event))
                 self._follow()
             self._end()
         except OSError:
@@ -702,7 +530,7 @@ class Watching(Stream):
                     is_over = now >= self.ends
                     if self.allows_bookmarks and (now >= self.next_bookmark or is_over):
                         self.next_bookmark = now + self.api.bookmark_s
-                        lines.append(self._line("BOOKMARK", bookmark(self.version)))
+                        lines.append(event_line("BOOKMARK", bookmark(self.version)))
                     if lines or is_over:
                         return lines, is_over
                 self.pods.changed.wait(None if self.api.is_frozen else min(self.ends, self.next_bookmark) - now)
@@ -714,15 +542,7 @@ class Watching(Stream):
             return [event_line("ERROR", refusal.status()), b""]
         self.version = self.pods.version
         events = [change.event_for(self.selection) for change in changes]
-        return [self._line(*event) for event in events if event]
-
-    def _line(self, kind, pod):
-        if self.is_table:
-            version = pod["metadata"]["resourceVersion"]
-            rows = [] if kind == "BOOKMARK" else [pod]
-            pod = table(rows, version, with_columns=self.lines == 0)
-        self.lines += 1
-        return event_line(kind, pod)
+        return [event_line(*event) for event in events if event]
 
     # ---- The answer, in chunks
 
@@ -732,10 +552,6 @@ class Watching(Stream):
         self.handler.send_header("Content-Type", "application/json")
         self.handler.send_header("Transfer-Encoding", "chunked")
         self.handler.end_headers()
-
-    def _send_all(self, lines):
-        for line in lines:
-            self._send(line)
 
     def _send(self, line):
         size = self.api.split_bytes or len(line)
@@ -751,26 +567,3 @@ def bookmark(version):
     """A bookmark as the API server sends it: an object of the kind with only a version."""
     meta = {"resourceVersion": str(version), "creationTimestamp": None}
     return {"kind": "Pod", "apiVersion": "v1", "metadata": meta, "spec": {"containers": None}, "status": {}}
-
-
-# ---- As a program ---------------------------------------------------------------------------
-
-def main():
-    parser = argparse.ArgumentParser(description="A Kubernetes API server for pods, for tests.")
-    parser.add_argument("--folder", required=True, help="gets kubeconfig, serviceaccount/ and the certificates")
-    parser.add_argument("--listen", default="127.0.0.1:0", metavar="ADDRESS:PORT")
-    parser.add_argument("--name", action="append", default=[], help="one more host name or address in the certificate")
-    parser.add_argument("--log-size", type=int, default=1000, help="changes that can be watched again")
-    parser.add_argument("--kubelet-s", type=float, default=0.5, help="a deleted pod ends after so long")
-    options = parser.parse_args()
-    address, _, port = options.listen.rpartition(":")
-    signals = {signal.SIGINT, signal.SIGTERM}
-    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    api = Api(options.folder, address, int(port), options.name, options.log_size, options.kubelet_s)
-    print(f"listening on {api.url}; kubectl --kubeconfig {api.kubeconfig} get pods", flush=True)
-    signal.sigwait(signals)
-    api.close()
-
-
-if __name__ == "__main__":
-    main()

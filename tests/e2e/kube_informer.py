@@ -34,12 +34,6 @@ class Informer:
         with self.lock:
             return dict(self.known)
 
-    def has_version(self, version):
-        """True when everything up to that version has been received; a bookmark counts too."""
-        self.check()
-        with self.lock:
-            return self.version >= version
-
     def check(self):
         """Raises the error that has ended it; otherwise returns itself."""
         if self.trouble:

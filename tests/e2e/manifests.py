@@ -16,7 +16,7 @@ import yaml
 import authority
 import logins
 import programs
-from prometheus import TREE
+from programs import TREE
 
 KUBERNETES = TREE / "etc" / "kubernetes"
 FOLDERS = sorted(str(path.parent.relative_to(KUBERNETES)) for path in KUBERNETES.rglob("kustomization.yaml"))
@@ -166,9 +166,7 @@ def check(folder, things, workload, container):
         text = text.replace(f'"{path}', f'"{here}')
     assert '"/' not in text.replace(f'"{folder}', ""), "a path that nothing is mounted at"
     (folder / f"{program}.cfg").write_text(text)
-    return subprocess.run(
-        [programs.BIN / program, "--config", f"{program}.cfg", "--check"], cwd=folder, capture_output=True, text=True,
-        timeout=60, env={**os.environ, **environment(container)})
+    return programs.run(program, "--config", f"{program}.cfg", "--check", cwd=folder, env={**os.environ, **environment(container)})
 
 
 def value_of(text, key):
@@ -211,61 +209,3 @@ def admitted(things, workload, port):
     return [
         term for rule in rules for term in rule["from"]
         if port in [names.get(one["port"], one["port"]) for one in rule["ports"]]]
-
-
-# ---- What the operator makes of a PodMonitor --------------------------------------------
-
-def label(name):
-    return re.sub(r"\W", "_", name)
-
-
-def discovered(workload, name, address):
-    """What Prometheus's discovery of pods finds for one pod: a target for each port of each container, init
-    containers too, with the labels of its documentation."""
-    spec = workload["spec"]["template"]["spec"]
-    shared = {
-        "__meta_kubernetes_namespace": workload["metadata"]["namespace"], "__meta_kubernetes_pod_name": name,
-        "__meta_kubernetes_pod_ip": address, "__meta_kubernetes_pod_phase": "Running"}
-    for key, value in labels_of(workload).items():
-        shared[f"__meta_kubernetes_pod_label_{label(key)}"] = value
-        shared[f"__meta_kubernetes_pod_labelpresent_{label(key)}"] = "true"
-    return [
-        {"targets": [f"{address}:{port['containerPort']}"], "labels": {
-            **shared,
-            "__meta_kubernetes_pod_container_name": container["name"],
-            "__meta_kubernetes_pod_container_init": str(container in spec.get("initContainers", [])).lower(),
-            "__meta_kubernetes_pod_container_port_name": port["name"],
-            "__meta_kubernetes_pod_container_port_number": str(port["containerPort"])}}
-        for container in containers(workload) for port in container["ports"]]
-
-
-def scrape_config(monitor, endpoint, targets):
-    """As prometheus-operator generates it of one endpoint of a PodMonitor, with targets that were
-    discovered in place of the discovery: Debian's Prometheus is built without Kubernetes."""
-    spec, metadata = monitor["spec"], monitor["metadata"]
-    rules = [
-        {"source_labels": ["job"], "target_label": "__tmp_prometheus_job_name"},
-        {"source_labels": ["__meta_kubernetes_pod_phase"], "regex": "(Failed|Succeeded)", "action": "drop"},
-    ]
-    for name, value in sorted(spec["selector"]["matchLabels"].items()):
-        rules.append({
-            "source_labels": [f"__meta_kubernetes_pod_label_{label(name)}", f"__meta_kubernetes_pod_labelpresent_{label(name)}"],
-            "regex": f"({value});true", "action": "keep"})
-    rules += [
-        {"source_labels": ["__meta_kubernetes_pod_container_port_name"], "regex": endpoint["port"], "action": "keep"},
-        {"source_labels": ["__meta_kubernetes_namespace"], "target_label": "namespace"},
-        {"source_labels": ["__meta_kubernetes_pod_container_name"], "target_label": "container"},
-        {"source_labels": ["__meta_kubernetes_pod_name"], "target_label": "pod"},
-        {"target_label": "job", "replacement": f"{metadata['namespace']}/{metadata['name']}"},
-        {"target_label": "endpoint", "replacement": endpoint["port"]},
-    ]
-    names = {"sourceLabels": "source_labels", "targetLabel": "target_label"}
-    rules += [{names.get(key, key): value for key, value in rule.items()} for rule in endpoint.get("relabelings", [])]
-    return {
-        "job_name": f"podMonitor/{metadata['namespace']}/{metadata['name']}/0",
-        "honor_labels": False,
-        "scrape_interval": endpoint["interval"],
-        "metrics_path": endpoint["path"],
-        "static_configs": targets,
-        "relabel_configs": rules,
-    }

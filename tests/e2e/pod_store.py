@@ -120,27 +120,6 @@ def merged(target, patch):
     return result
 
 
-def json_patched(target, operations):
-    """JSON patch (RFC 6902): add, replace, remove."""
-    result = copy.deepcopy(target)
-    for operation in operations:
-        *path, last = [part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]]
-        place = result
-        for part in path:
-            place = place[int(part)] if isinstance(place, list) else place.setdefault(part, {})
-        if isinstance(place, list):
-            last = len(place) if last == "-" else int(last)
-        if operation["op"] == "remove":
-            del place[last]
-        elif operation["op"] == "add" and isinstance(place, list):
-            place.insert(last, operation["value"])
-        elif operation["op"] in ("add", "replace"):
-            place[last] = operation["value"]
-        else:
-            raise bad_request(f"jsonpatch operation {operation['op']} is not supported")
-    return result
-
-
 # ---- The store -----------------------------------------------------------------------
 
 @dataclasses.dataclass(frozen=True)
@@ -189,10 +168,6 @@ class Pods:
         pod = copy.deepcopy(pod)
         meta = pod.setdefault("metadata", {})
         meta["namespace"] = namespace or meta.get("namespace") or "default"
-        if "name" not in meta and "generateName" in meta:
-            meta["name"] = meta["generateName"] + "".join(self.random.choices("bcdfghjklmnpqrstvwxz2456789", k=5))
-        if not meta.get("name"):
-            raise Refusal(422, "Invalid", "Pod \"\" is invalid: metadata.name: Required value: name or generateName")
         with self.changed:
             key = (meta["namespace"], meta["name"])
             if key in self.pods:
@@ -208,32 +183,17 @@ class Pods:
         with self.changed:
             return self._find(namespace, name)
 
-    def replace(self, namespace, name, pod):
-        """As PUT: refused when the pod has another version than `pod` was made of."""
-        with self.changed:
-            was = self._find(namespace, name)
-            version = pod.get("metadata", {}).get("resourceVersion")
-            if version and version != was["metadata"]["resourceVersion"]:
-                raise Refusal(
-                    409, "Conflict", f'Operation cannot be fulfilled on pods "{name}": the object has been modified; '
-                    "please apply your changes to the latest version and try again",
-                )
-            return self._change(was, lambda _: copy.deepcopy(pod))
-
     def patch(self, namespace, name, patch):
-        """patch: an object (merge patch) or a list (JSON patch)."""
-        way = json_patched if isinstance(patch, list) else merged
+        """patch: an object (merge patch)."""
         with self.changed:
-            return self._change(self._find(namespace, name), lambda pod: way(pod, patch))
+            return self._change(self._find(namespace, name), merged(self._find(namespace, name), patch))
 
-    def delete(self, namespace, name, grace_s=None, uid=None):
+    def delete(self, namespace, name, grace_s=None):
         """Graceful, as DELETE is: the pod is marked, and finish() removes it.  At once with a
         grace of 0 or when no node has it.  grace_s: None means the pod's own."""
         with self.changed:
             pod = self._find(namespace, name)
             meta = pod["metadata"]
-            if uid is not None and uid != meta["uid"]:
-                raise Refusal(409, "Conflict", f"the UID in the precondition ({uid}) does not match ({meta['uid']})")
             if grace_s is None:
                 grace_s = pod["spec"].get("terminationGracePeriodSeconds", 30)
             if grace_s == 0 or not pod["spec"].get("nodeName"):
@@ -320,8 +280,7 @@ class Pods:
             )
         return pod
 
-    def _change(self, was, change):
-        pod = change(was)
+    def _change(self, was, pod):
         meta = pod.setdefault("metadata", {})
         for key in ("name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "resourceVersion"):
             if key in was["metadata"]:

@@ -1,5 +1,6 @@
 """Starts, queries and stops real programs."""
 
+import contextlib
 import http.client
 import json
 import os
@@ -8,11 +9,15 @@ import random
 import signal
 import socket
 import subprocess
+import threading
 import time
 
 BIN = pathlib.Path(os.environ.get("KVB_BIN", "build/release")).resolve()
 # Sanitized programs are slower; KVB_PATIENCE multiplies all deadlines.
 PATIENCE = float(os.environ.get("KVB_PATIENCE", "1"))
+TREE = pathlib.Path(__file__).resolve().parents[2]
+DATA = TREE / "tests/data"
+TRACE = DATA / "conversation_trace.jsonl"
 
 
 def wait_for(what, condition, seconds=60.0):
@@ -70,6 +75,38 @@ def free_ports(count):
             return base
 
 
+def run(program, *words, **options):
+    """One of this project's programs, to its end."""
+    return subprocess.run([BIN / program, *map(str, words)], **{
+        "capture_output": True, "text": True, "timeout": 60 * PATIENCE, **options})
+
+
+class Machine:
+    """How long this machine has kept processes from running: what a deadline inside a program may be excused by."""
+
+    def __init__(self):
+        self.stood_still_s = 0.0
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self):
+        while True:
+            began = time.monotonic()
+            time.sleep(0.05)
+            late_s = time.monotonic() - began - 0.05
+            self.stood_still_s += late_s if late_s > 0.2 else 0
+
+    def withheld_s(self, *pids):
+        """All of it stood still, or threads of these processes were ready and had no processor."""
+        waited_ns = 0
+        for file in (file for pid in pids for file in pathlib.Path(f"/proc/{pid}/task").glob("*/schedstat")):
+            with contextlib.suppress(OSError):  # the thread has ended
+                waited_ns += int(file.read_text().split()[1])
+        return self.stood_still_s + waited_ns / 1e9
+
+
+machine = Machine()
+
+
 def port_of(address):
     return int(address.rsplit(":", 1)[1])
 
@@ -90,6 +127,11 @@ class Program:
 
     def is_running(self):
         return self.process.poll() is None
+
+    def bytes_of(self, line):
+        """A line of /proc/PID/status, such as VmRSS."""
+        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(status.split(f"{line}:")[1].split()[0]) << 10
 
     def text(self):
         return self.log.read_text(errors="replace")
@@ -117,9 +159,18 @@ class Daemon(Program):
         path = folder / f"{name}.cfg"
         path.write_text(config)
         self.port = port
+        self.withheld_at_start_s = machine.withheld_s(os.getpid())
         env = {"STATE_DIRECTORY": str(folder), **(env or {})}  # what it keeps is the test's own
         super().__init__(folder, name, [*prefix, BIN / program, "--config", path], env, stderr)
         self.is_ours = True
+
+    def is_connected_once(self, **labels):
+        """The connection to an engine was not opened anew, unless it was lost: only where the machine has withheld a
+        second from one of its ends, the bridge or this test."""
+        lost = self.metric("kvcache_zmq_disconnections_total", **labels)
+        withheld_s = machine.withheld_s(self.process.pid, os.getpid()) - self.withheld_at_start_s
+        assert lost == 0 or withheld_s > 1, f"{lost:.0f} connections were lost; the machine withheld {withheld_s:.2f} s"
+        return self.metric("kvcache_zmq_connections_total", **labels) == 1 + lost
 
     def http(self, method, path, body=None, headers=None):
         """(status, text)."""
@@ -136,10 +187,16 @@ class Daemon(Program):
             connection.close()
 
     def get(self, path):
-        """A busy machine may delay an answer past the daemon's own deadline: it says so, and is asked again."""
+        """A daemon gives up an answer after 2 s, and says so. It is asked again where the machine has withheld half of
+        this time from it; one that had a processor has no excuse."""
         def asked():
+            before = machine.withheld_s(self.process.pid)
             status, text = self.http("GET", path)
-            return None if status == 503 and "no answer within 2 s" in text else (status, text)
+            if status != 503 or "no answer within 2 s" not in text:
+                return status, text
+            withheld_s = machine.withheld_s(self.process.pid) - before
+            assert withheld_s > 1 or PATIENCE > 1, f"{path}: {text.strip()}; the machine withheld {withheld_s:.2f} s"
+            return None
 
         status, text = wait_for(f"{path} is answered in time", asked)
         assert status == 200, (path, status, text)

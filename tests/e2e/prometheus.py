@@ -1,11 +1,10 @@
 """The values of /metrics pages, read by Prometheus's own Python parser."""
 
-import pathlib
 import re
 
 from prometheus_client import parser
+from programs import TREE
 
-TREE = pathlib.Path(__file__).resolve().parents[2]
 TABLES = {
     "kvbridge": ["kvbridge/metrics.h", "daemon/metrics.h", "daemon/service.h", "kvbridge/rank_metrics.h", "daemon/http.h"],
     "kvaggregator": ["kvaggregator/metrics.h", "daemon/metrics.h", "daemon/service.h", "daemon/http.h", "grpc/server.h", "tokenize/tokenizer.h"],

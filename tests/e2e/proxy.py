@@ -4,23 +4,18 @@ program, while everybody else's stands.
     cut()      what is connected breaks, what comes is refused
     hush()     nothing arrives any more, in one direction or both, but nobody is told: as
                packets that are lost, and sent again after heal()
-    delay_s, jitter_s    every piece comes so much later
-    flip_share           so many pieces have a byte changed; the same seed, the same bytes"""
+"""
 
 import queue
-import random
 import socket
 import threading
 import time
 
 
 class Proxy:
-    def __init__(self, target, port=0, seed=1):
+    def __init__(self, target, port=0):
         self.target = target
         self.is_cut = False
-        self.delay_s = self.jitter_s = self.flip_share = 0.0
-        self.flipped = 0
-        self.rng = random.Random(seed)
         self.to_server, self.to_client = threading.Event(), threading.Event()  # set: it flows
         self.to_server.set()
         self.to_client.set()
@@ -81,19 +76,10 @@ class Proxy:
         try:
             while data := source.recv(1 << 16):
                 flow.wait()
-                sink.sendall(self._spoil(data))
+                sink.sendall(data)
         except OSError:
             pass
         self._drop(pair)
-
-    def _spoil(self, data):
-        if self.delay_s or self.jitter_s:
-            time.sleep(max(0.0, self.delay_s + self.rng.uniform(-self.jitter_s, self.jitter_s)))
-        if self.flip_share and self.rng.random() < self.flip_share:
-            data = bytearray(data)
-            data[self.rng.randrange(len(data))] ^= 1 << self.rng.randrange(8)
-            self.flipped += 1
-        return data
 
     @staticmethod
     def _drop(pair):
@@ -107,7 +93,7 @@ class Proxy:
 
 class LongLine(Proxy):
     """A link on which every byte takes distance_s in each direction, however many bytes are in
-    flight, as to another site. (delay_s of a Proxy also delays the bytes behind.)"""
+    flight, as to another site."""
 
     def __init__(self, target, distance_s, port=0):
         self.distance_s = distance_s
@@ -137,30 +123,3 @@ class LongLine(Proxy):
             except OSError:
                 is_open = False
         self._drop(pair)
-
-
-class PoorLine(LongLine):
-    """The same with a distance that varies, a rate, and flip_share; all may be changed at any time.
-    Bytes stay in order, as TCP keeps them."""
-
-    def __init__(self, target, port=0, seed=1):
-        self.distance_jitter_s = 0.0
-        self.bytes_a_second = 0  # 0: no limit
-        super().__init__(target, 0.0, port)
-        self.rng.seed(seed)
-
-    def _pump(self, source, sink, flow, pair):
-        under_way = queue.Queue(maxsize=4096)
-        threading.Thread(target=self._deliver, args=(under_way, sink, flow, pair), daemon=True).start()
-        sent = due = 0.0
-        try:
-            while data := source.recv(1 << 14):
-                sent = max(sent, time.monotonic())
-                if self.bytes_a_second:
-                    sent += len(data) / self.bytes_a_second
-                distance = self.distance_s + self.rng.uniform(-1, 1) * self.distance_jitter_s
-                due = max(due, sent + distance)
-                under_way.put((due, self._spoil(data)))
-        except OSError:
-            pass
-        under_way.put((0, b""))

@@ -1,6 +1,5 @@
-"""Do the printed permissions work in user JWTs: across accounts of an operator, and from an auth callout?"""
+"""Do the printed permissions work in user JWTs, across accounts of an operator?"""
 
-import base64
 import json
 
 import nkeys
@@ -9,10 +8,10 @@ import pytest
 import engine
 import marked
 import programs
-from conftest import PUBLISH, ROUTER, SERVERS, worker
-from logins import Authority, jwt, make_key, public, seed_of, write_secret
+from conftest import PUBLISH, ROUTER, worker
+from logins import jwt, make_key, public, seed_of, write_secret
 from programs import wait_for
-from test_permission_templates import PROMPT, block_of, denials, jwt_of
+from test_permission_templates import PROMPT, denials, jwt_of
 
 pytestmark = pytest.mark.no_nats
 
@@ -132,111 +131,3 @@ def test_bridges_have_an_account_of_their_own(scene):
     wait_for("the reader reads", lambda: any(
         message.subject == f"{PUBLISH}.kv_events_pb" for message in events))
     is_asked_and_silent_elsewhere(scene.bus(credentials=files["router"]), events)
-
-
-# ---- Auth callout ----
-
-
-def claims_of(token):
-    part = token.split(".")[1]
-    return json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
-
-
-class Callout:
-    """Answers nats-server's requests for the identity of a client: a user's name is its role, and
-    the password is p."""
-
-    def __init__(self, client, issuer, permissions):
-        self.issuer, self.permissions = issuer, permissions
-        self.refused = 0
-        client._wait(client.client.subscribe("$SYS.REQ.USER.AUTH", cb=self.answer))
-        client.flush()
-
-    async def answer(self, message):
-        request = claims_of(message.data.decode())["nats"]
-        login, user = request["connect_opts"], request["user_nkey"]
-        permissions = self.permissions.get(login.get("user")) if login.get("pass") == "p" else None
-        verdict = {"error": "no such user"}
-        if permissions is not None:
-            verdict = {"jwt": jwt(user_claims(user, permissions, aud="APP"), self.issuer)}
-        self.refused += permissions is None
-        await message.respond(jwt({
-            "sub": user, "aud": request["server_id"]["id"],
-            "nats": {"type": "authorization_response", "version": 2, **verdict}}, self.issuer).encode())
-
-
-def test_an_auth_callout_hands_out_the_permissions(scene):
-    """nats-server supports it from 2.10 on."""
-    scene.server = SERVERS["current"]
-    issuer = make_key(nkeys.PREFIX_BYTE_ACCOUNT)
-    assert scene.nats_url
-    daemons = Daemons(scene, lambda name: "")
-    for name in daemons.texts:
-        path = daemons.path(name)
-        path.write_text(path.read_text().replace(scene.nats_url, scene.url_of(f"{name}:p@")))
-    config = scene.folder / "nats.conf"
-    config.write_text(
-        "accounts { AUTH: { users: [ { user: callout, password: p } ] }, APP: {} }\n"
-        f"authorization {{ auth_callout {{ issuer: {public(issuer)}, auth_users: [ callout ], account: AUTH }} }}\n")
-    scene.start_nats(port=scene.nats_port, config=config)
-    roles = ("bridge", "aggregator", "router", "reader")
-    callout = Callout(scene.bus(user="callout:p@"), issuer, {role: daemons.permissions(role) for role in roles})
-    events = scene.bus(user="reader:p@").watch(f"{PUBLISH}.*")
-    bridge, _ = daemons.run()
-    is_asked_and_silent_elsewhere(scene.bus(user="router:p@"), events)
-    assert callout.refused == 0
-
-    # A removed login is refused at the next connection, and accepted when it is added again.
-    known = callout.permissions.pop("bridge")
-    scene.started[0].kill()
-    scene.start_nats(port=scene.nats_port, config=config)
-    wait_for("the bridge is refused", lambda: callout.refused > 0)
-    assert not bridge.is_ready()
-    callout.permissions["bridge"] = known
-    wait_for("the bridge is let in", bridge.is_ready)
-
-
-# ---- A leaf node ----
-
-
-def leaf_config(authority, port, certificate, users):
-    """Of the second site, whose server connects to the first one's by TLS."""
-    shown, key = certificate
-    return (f'leafnodes {{ reconnect: 1, remotes: [ {{ url: "tls://site:p@127.0.0.1:{port}",'
-            f' tls: {{ ca_file: "{authority.path}", cert_file: "{shown}", key_file: "{key}" }} }} ] }}\n{users}')
-
-
-def users_of(name, path):
-    return f"authorization {{ users: [ {{ user: {name}, password: p, {block_of(name, '--config', path)} }} ] }}\n"
-
-
-def start_sites(scene, certificate_of):
-    """The bridge connects to the hub, the aggregator to the leaf node; returns what to run there."""
-    ports = {name: programs.free_port() for name in ("bridge", "aggregator", "line")}
-    daemons = Daemons(scene, lambda name: "", {
-        name: f"nats://{name}:p@127.0.0.1:{ports[name]}" for name in ("bridge", "aggregator")})
-    authority = Authority(scene.folder / "pki")
-    shown, key = authority.sign("hub")
-    hub, leaf = scene.folder / "hub.conf", scene.folder / "leaf.conf"
-    hub.write_text(
-        f'leafnodes {{ listen: "127.0.0.1:{ports["line"]}", authorization: {{ users: [ {{ user: site, password: p }} ] }},'
-        f' tls: {{ cert_file: "{shown}", key_file: "{key}", ca_file: "{authority.path}", verify: true }} }}\n'
-        + users_of("bridge", daemons.path("bridge")))
-    leaf.write_text(leaf_config(
-        authority, ports["line"], certificate_of(authority), users_of("aggregator", daemons.path("aggregator"))))
-    servers = [scene.start_nats(port=ports["bridge"], config=hub), scene.start_nats(port=ports["aggregator"], config=leaf)]
-    return daemons, servers
-
-
-@pytest.mark.both_servers
-def test_permissions_are_enough_across_a_leaf_node_with_tls(scene):
-    daemons, _ = start_sites(scene, lambda authority: authority.sign("leaf"))
-    daemons.run()
-
-
-def test_a_leaf_node_of_another_authority_gets_nothing(scene):
-    daemons, servers = start_sites(scene, lambda authority: Authority(scene.folder / "other", "other").sign("leaf"))
-    bridge, aggregator = daemons.start("bridge"), daemons.start("aggregator")
-    wait_for("the log says that the leaf node is refused", lambda: "TLS leafnode handshake error" in servers[0].text())
-    wait_for("the bridge publishes", lambda: bridge.metric("kvb_messages_published_total") > 5)
-    assert aggregator.get("/streams")["streams"] == []

@@ -9,7 +9,6 @@ import http.client
 import http.server
 import json
 import os
-import pathlib
 import re
 import sys
 import threading
@@ -19,11 +18,10 @@ import pytest
 import engine
 import programs
 from conftest import worker
-from programs import wait_for
+from programs import TREE, wait_for
 from test_members import reload
 from test_republish import MORE, SIZE
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 PYTHON = os.environ.get("KVB_DYNAMO_PYTHON")
 
 
@@ -147,7 +145,7 @@ def rewrite(bridge, workers):
 def announcing(scene, bridge, *services, name="announce", host="127.0.0.1"):
     options = [word for one in services for word in (one.option, f"http://127.0.0.1:{one.port}")]
     one = scene.start(name, [
-        sys.executable, ROOT / "etc/examples/announce.py", "--bridge", f"http://127.0.0.1:{bridge.port}",
+        sys.executable, TREE / "etc/examples/announce.py", "--bridge", f"http://127.0.0.1:{bridge.port}",
         "--host", host, "--period", "0.1", "--max-batched-tokens", "8192", *options])
     one.is_ours = False
     return one

@@ -1,7 +1,6 @@
 """Is each subject of the programs in proto/asyncapi.yaml, and is each message on a fleet's NATS of the form written there?"""
 
 import json
-import pathlib
 import re
 
 import jsonschema
@@ -11,12 +10,11 @@ import yaml
 
 import engine
 from conftest import PUBLISH, ROUTER, SNAPSHOT, worker
-from programs import wait_for
+from programs import TREE, wait_for
 
-TOP = pathlib.Path(__file__).parents[2]
-DOCUMENT = yaml.safe_load((TOP / "proto/asyncapi.yaml").read_text())
-OPENAPI = yaml.safe_load((TOP / "proto/openapi.yaml").read_text())
-PROTO = (TOP / "proto/kvbridge.proto").read_text()
+DOCUMENT = yaml.safe_load((TREE / "proto/asyncapi.yaml").read_text())
+OPENAPI = yaml.safe_load((TREE / "proto/openapi.yaml").read_text())
+PROTO = (TREE / "proto/kvbridge.proto").read_text()
 # Patterns to which the programs subscribe, and no subjects of their own.
 SUBSCRIPTIONS = {"P.*", "{prefix}.>"}
 REGISTRY = referencing.Registry().with_resources(
@@ -43,7 +41,7 @@ def resolve(part):
 
 
 def test_each_subject_of_the_contract_is_written():
-    source = (TOP / "bridge/bus/contract.c").read_text()
+    source = (TREE / "bridge/bus/contract.c").read_text()
     forms = set(re.findall(r'\[KVB_SUBJECT_[A-Z_]+\] *= "([^"]+)"', source))
     assert len(forms) > 20
     component = "namespace.*.component.*."

@@ -3,12 +3,11 @@ than its events promise, and no other stream?  Are blocks that the engine has pu
 not counted? Is the stream EXACT again after a clear and enough clean requests?"""
 
 import json
-import subprocess
 
 import engine
 import pytest
 from conftest import ROUTER, worker
-from programs import BIN, wait_for
+from programs import wait_for
 
 BLOCK = 16
 BLOCKS = 20
@@ -95,7 +94,7 @@ def test_a_stream_whose_engine_delivers_less_is_unverified_until_it_is_cleared(s
     states = json.loads(fleet.aggregators[0].http("POST", "/query", {"token_ids": prompt(LIAR), "model": "m"})[1])["states"]
     assert states == {str(LIAR): {"0": "UNVERIFIED(audit)"}}
     assert "delivers fewer cached tokens" in fleet.aggregators[0].text()
-    done = subprocess.run([BIN / "kvctl", "--nats", scene.nats_url, "audit"], capture_output=True, text=True, timeout=60)
+    done = scene.kvctl("audit")
     table = done.stdout
     assert ["UNVERIFIED", "audit", "broken", "1", "90"] in [line.split()[2:7] for line in table.splitlines()], table
     wait_for("the history counts the stream", lambda: sum(

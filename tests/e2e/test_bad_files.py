@@ -3,7 +3,6 @@ running program keep its old files when one becomes bad, log that, and use the v
 
 import os
 import signal
-import subprocess
 
 import pytest
 
@@ -74,8 +73,7 @@ def reason(key, bad):
 
 def check(program, config):
     """Searched by its short name, because the text is truncated to 255 bytes."""
-    return subprocess.run([programs.BIN / program, "--check", "--config", config.name], cwd=config.parent,
-                          capture_output=True, text=True, timeout=60, check=False)
+    return programs.run(program, "--check", "--config", config.name, cwd=config.parent)
 
 
 @pytest.fixture

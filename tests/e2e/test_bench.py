@@ -1,5 +1,5 @@
-"""Does each row of the bench give a figure, and is a wrong call refused?  The size of the figures
-is not checked: that is what the bench is for."""
+"""Does each row of the bench give a figure, is a wrong call refused, is a row with a wide spread called met, and does
+--compare find what got slower?  The size of the figures is not checked: that is what the bench is for."""
 
 import itertools
 import json
@@ -13,14 +13,15 @@ import xml.etree.ElementTree
 import pytest
 
 import programs
+from programs import TRACE, TREE
 
-TREE = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(TREE / "tests/bench"))
+sys.path[:0] = [str(TREE / "tests/bench"), str(TREE / "tests/bench/peers")]
 
+import compare  # noqa: E402
+import report  # noqa: E402
 import rows  # noqa: E402
 
-APART = (*rows.APART, *rows.WITH_PEERS)  # no part of a plain run
-TRACE = TREE / "tests/data/conversation_trace.jsonl"
+APART = (*rows.APART, *rows.WITH_PEERS)  # measured only where they are asked for
 FIELDS = {"name", "value", "unit", "against", "against_value", "ratio"}
 
 pytestmark = pytest.mark.no_nats
@@ -83,57 +84,12 @@ def test_what_is_measured_apart_has_its_figures_too(short, apart):
         assert [name for name in figures if not is_known(name, wanted)] == []
 
 
-def test_a_row_is_listed_with_unit_goal_and_question():
-    listed = run("--list", "--only", "relay.latency").stdout.splitlines()
-
-    assert [line.split()[:2] for line in listed] == [["relay.latency.p50", "us"], ["relay.latency.p99", "us"]]
-    assert "ratio >= 0.77" in listed[0] and listed[0].endswith("?")
-
-
 def test_a_simulated_fleet_gives_the_same_figures_again(short):
     def figures():
         return figures_of(run(*short, "--only", "worth.agents.8.open", "--json").stdout)
 
     first = figures()
     assert len([figure for figure in first if "checksum" in figure]) >= 20 and first == figures()
-
-
-def test_the_table_says_goal_figure_and_whether_it_is_met(short):
-    table = run(*short, "--only", "index.query.p99").stdout
-    row = next(line for line in table.splitlines() if line.startswith("index.query.p99"))
-
-    assert "<= 2.5 us" in row and row.split()[-1] in ("yes", "NO", "spread"), table
-    assert table.splitlines()[-1].startswith(("0 of 1 goals met", "1 of 1 goals met"))
-
-
-def test_only_chooses_by_how_names_begin(short):
-    names = {figure["name"] for figure in figures_of(
-        run(*short, "--only", "index.query.", "--only", "path.decode.8block", "--json").stdout)}
-
-    assert names == {"index.query.p50", "index.query.p99", "path.decode.8block"}
-
-
-def test_only_selected_queries_are_measured(short):
-    done = run(*short, "--only", "query.http.p99", "--json")
-
-    assert {figure["name"] for figure in figures_of(done.stdout)} == {"query.http.p99"}
-    assert "query.http: p50" in done.stderr, done.stderr
-    assert "query.nats" not in done.stderr and "answers a second" not in done.stderr, done.stderr
-
-
-def test_the_same_corpus_gives_the_same_answers(short):
-    def checksums():
-        figures = figures_of(run(*short, "--only", "index.conversation", "--json").stdout)
-        return [figure["value"] for figure in figures if figure["unit"] == "checksum"]
-
-    first = checksums()
-    assert len(first) == 2 and first == checksums()
-
-
-def test_a_run_can_be_printed_again(short):
-    run(*short, "--only", "index.conversation")
-
-    assert "\nindex.conversation.128 " in run("--from", short[-1] / "figures.jsonl").stdout
 
 
 def published_in(tree):
@@ -170,16 +126,6 @@ def test_the_routing_figures_in_documents_come_from_one_run(documents):
     xml.etree.ElementTree.parse(documents / "tests/bench/worth.svg")
 
 
-def test_a_simulation_that_lacks_a_run_is_not_published(documents):
-    lines = (TREE / "tests/bench/worth.jsonl").read_text().splitlines()
-    (documents / "less.jsonl").write_text(
-        "\n".join(line for line in lines if '"worth.heads.64.open.exact.ttft"' not in line))
-
-    done = run("--from", documents / "less.jsonl", "--only", "worth", "--publish", documents, status=1)
-    assert "heads.64.open.exact.ttft was not measured" in done.stderr
-    assert (documents / "README.md").read_text() == (TREE / "README.md").read_text()
-
-
 def test_a_run_that_lacks_a_figure_is_not_published(documents):
     lines = (TREE / "tests/bench/figures.jsonl").read_text().splitlines()
     (documents / "less.jsonl").write_text("\n".join(line for line in lines if '"index.growth.worst"' not in line))
@@ -190,33 +136,12 @@ def test_a_run_that_lacks_a_figure_is_not_published(documents):
         assert (documents / name).read_text() == (TREE / name).read_text()
 
 
-def test_strict_says_that_a_goal_was_missed(tmp_path):
-    figure = dict.fromkeys(FIELDS) | {"name": "index.query.p99", "value": 1e9, "unit": "us"}
-    (tmp_path / "slow.jsonl").write_text(json.dumps(figure))
-
-    run("--from", tmp_path / "slow.jsonl", "--only", "index.query.p99", status=0)
-    run("--from", tmp_path / "slow.jsonl", "--only", "index.query.p99", "--strict", status=3)
-
-
-def test_help_says_what_the_exit_codes_mean():
-    assert "--strict" in run("--help").stdout
-
-
 @pytest.mark.parametrize("words", [
     ["--seconds", "0"], ["--seconds", "soon"], ["--only", "no.such.row"], ["--only", "index.query.p99.vs_crtc"],
     ["--corpus", "no-such-file"], ["--corpus", "/"], ["--from", "no-such-file"],
     ["--publish"], ["--publish", "--peers", "--small"], ["--bogus"]])
 def test_a_wrong_call_is_refused(words):
     assert run(*words, status=64).stderr
-
-
-def test_peers_without_cargo_are_refused_before_anything_is_measured(tmp_path):
-    for name in ("bash", "dirname"):
-        (tmp_path / name).symlink_to(shutil.which(name))
-    done = subprocess.run([TREE / "tests/bench/run", "--peers"], capture_output=True, text=True, timeout=60,
-                          env={"PATH": str(tmp_path), "KVB_BIN": str(programs.BIN)})
-
-    assert done.returncode == 64 and "cargo" in done.stderr, done
 
 
 def test_no_process_remains_when_it_is_stopped(tmp_path):
@@ -236,10 +161,101 @@ def test_no_process_remains_when_it_is_stopped(tmp_path):
     programs.wait_for("the program is gone", lambda: not pathlib.Path(f"/proc/{child}").exists())
 
 
-def test_a_corrupt_corpus_is_a_failure(tmp_path, short):
-    run(*short, "--only", "index.conversation.128")
-    whole = (short[-1] / "conversation-128.corpus").read_bytes()
-    (tmp_path / "cut.corpus").write_bytes(whole[:len(whole) // 16 * 8])
+# ---- What is made of figures ------------------------------------------------------------
 
-    done = run("--corpus", tmp_path / "cut.corpus", "--out", tmp_path, "--only", "index.conversation", status=1)
-    assert "cut.corpus: " in done.stderr
+
+def figure(name, value, unit="us", ratio=None, against="other", **more):
+    beside = {"against": None, "against_value": None, "ratio": None}
+    if ratio is not None:
+        beside = {"against": against, "against_value": value, "ratio": ratio}
+    return {"name": name, "value": value, "unit": unit, **beside, **more}
+
+
+@pytest.fixture
+def kept(tmp_path):
+    """Writes a run as --json prints it; returns its file."""
+    def keep(name, *figures):
+        path = tmp_path / name
+        path.write_text("".join(json.dumps(one) + "\n" for one in figures))
+        return path
+
+    return keep
+
+
+# ---- Met or not ----------------------------------------------------------------------
+
+
+RATIO = rows.Goal("relay.latency.p99", "ratio", ">=", 0.67)
+VALUE = rows.Goal("index.query.p99", "value", "<=", 2.5)
+
+
+@pytest.mark.parametrize("goal, one, verdict", [
+    (RATIO, figure("r", 5, ratio=0.9, ratio_spread=0.15), "yes"),
+    (RATIO, figure("r", 5, ratio=0.9, ratio_spread=0.16), "spread"),
+    (RATIO, figure("r", 5, ratio=0.9, ratio_spread=0.01, spread=0.5), "yes"),
+    (RATIO, figure("r", 5, ratio=0.5, ratio_spread=0.5), "NO"),
+    (RATIO, figure("r", 5, ratio=0.9), "yes"),
+    (RATIO, figure("r", 5), "NO"),
+    (VALUE, figure("v", 2.0, spread=0.15), "yes"),
+    (VALUE, figure("v", 2.0, spread=0.2), "spread"),
+    (VALUE, figure("v", 3.0, spread=0.01), "NO")])
+def test_a_row_with_a_wide_spread_is_not_called_met(goal, one, verdict):
+    assert report.verdict(goal, one) == verdict
+    assert goal.is_met(one) == (verdict == "yes")
+
+
+# ---- --compare -----------------------------------------------------------------------
+
+
+def one_change(former, now):
+    (change,) = compare.changes_of([former], [now])
+    return "slower" if change.is_slower else "faster" if change.is_faster else "other" if change.is_other else "same"
+
+
+@pytest.mark.parametrize("former, now, kind", [
+    (figure("a", 10, spread=0.05), figure("a", 10.4, spread=0.05), "same"),
+    (figure("a", 10, spread=0.05), figure("a", 10.6, spread=0.05), "slower"),
+    (figure("a", 10, spread=0.05), figure("a", 9.0, spread=0.05), "faster"),
+    (figure("a", 10, spread=0.05), figure("a", 11, spread=0.2), "same"),
+    (figure("a", 10, spread=0.2), figure("a", 11, spread=0.05), "same"),
+    (figure("a", 10, spread=0.0), figure("a", 10.2, spread=0.0), "same"),
+    (figure("a", 10), figure("a", 11.4), "same"),
+    (figure("a", 10), figure("a", 11.6), "slower"),
+    (figure("a", 10, "batches/s", spread=0.05), figure("a", 9, "batches/s", spread=0.05), "slower"),
+    (figure("a", 60, "bytes"), figure("a", 62, "bytes"), "slower"),
+    (figure("a", 0, "threads"), figure("a", 1, "threads"), "slower"),
+    (figure("a", 7, "checksum"), figure("a", 7, "checksum"), "same"),
+    (figure("a", 7, "checksum"), figure("a", 8, "checksum"), "other"),
+    (figure("a", 7, "us"), figure("a", 7, "ms"), "other"),
+    (figure("a", 7, "us"), figure("a", 7, "us", note="with --small"), "other"),
+    # The machine was twice as slow for both: the ratio says that nothing changed.
+    (figure("a", 10, ratio=2.0, ratio_spread=0.05), figure("a", 20, ratio=2.0, ratio_spread=0.05), "same"),
+    (figure("a", 10, ratio=2.0, ratio_spread=0.05), figure("a", 10, ratio=1.5, ratio_spread=0.05), "slower"),
+    # Against another it is the value.
+    (figure("a", 10, ratio=2.0, spread=0.01), figure("a", 10, ratio=1.0, against="better", spread=0.01), "same")])
+def test_a_change_counts_beyond_the_spread(former, now, kind):
+    assert one_change(former, now) == kind
+
+
+def test_every_unit_of_a_row_has_a_direction():
+    units = {one.unit for row in rows.ROWS for one in row.figures}
+    assert units <= compare.MORE_IS_BETTER | compare.LESS_IS_BETTER
+
+
+def test_every_published_figure_has_a_unit_of_its_row():
+    units = {name + one.tail: one.unit for row in rows.ROWS for name in row.names for one in row.figures}
+    _about, figures = report.load(TREE / "tests/bench/figures.jsonl")
+    for one in figures:
+        assert one["unit"] == compare.CHECKSUM or one["unit"] == units[one["name"].partition(".vs_")[0]], one
+
+
+def test_what_got_slower_is_said_and_fails(kept):
+    former = kept("former.jsonl", figure("index.query.p50", 1.5, spread=0.02), figure("index.query.p99", 4.0, spread=0.02),
+                  figure("index.growth.worst", 300, spread=0.02))
+    now = kept("now.jsonl", figure("index.query.p50", 1.8, spread=0.02, others_percent=90.0, steal_percent=0.0),
+               figure("index.query.p99", 3.0, spread=0.02), figure("index.growth.worst", 301, spread=0.02))
+    lines = run("--from", now, "--compare", former, "--only", "index", status=1).stdout.splitlines()
+
+    assert "slower  index.query.p50: 1.5 -> 1.8 us, -17 % (spread 3 %); the machine was busy now" in lines
+    assert "faster  index.query.p99: 4 -> 3 us, +33 % (spread 3 %)" in lines
+    assert lines[-1] == f"3 rows compared with {former}: 1 slower, 1 faster, 0 of another kind, 0 missing; 0 rows are new"

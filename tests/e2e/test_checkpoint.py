@@ -1,10 +1,8 @@
 """Does a killed or stopped bridge continue where it was, without phantoms, and without a new
 announcement to readers that can request missed events?"""
 
-import os
 import signal
 import stat
-import time
 
 import pytest
 
@@ -104,11 +102,8 @@ def flip(data, at):
 
 
 SPOILT = {
-    "empty": (lambda data: b"", "torn"),
     "cut": (lambda data: data[: len(data) // 2], "torn"),
-    "longer": (lambda data: data + b"x", "torn"),
     "flipped": (lambda data: flip(data, len(data) // 2), "corrupt"),
-    "zeros": (lambda data: bytes(len(data)), "corrupt"),
     "older": (lambda data: data[:4] + b"\0" + data[5:], "format"),
 }
 
@@ -138,17 +133,6 @@ def test_a_checkpoint_of_another_configuration_is_refused(scene):
     assert again.metric("kvb_checkpoints_refused_total", reason="foreign") == 1
     (line,) = [line for line in again.text().splitlines() if "checkpoint refused" in line]
     assert line.endswith("why=foreign changed=hashes")
-
-
-def test_a_path_that_is_no_file_is_refused(scene):
-    vllm, aggregator, bridge = begin(scene)
-    bridge.kill()
-    (path,) = files(scene)
-    path.unlink()
-    os.mkfifo(path)
-    again = start(scene, vllm, name="again")
-    check(aggregator, 1, 2, 3)
-    assert again.metric("kvb_checkpoints_refused_total", reason="unreadable") == 1
 
 
 @pytest.mark.sanitize
@@ -221,28 +205,8 @@ def test_a_checkpoint_is_void_before_another_epoch_is_published(scene):
     wait_for("of the old epoch nothing goes on", lambda: again.metric("kvb_announcements_total") == 1)
 
 
-def test_files_are_private_and_inside_the_directory(scene):
-    begin(scene)
-    (path,) = files(scene)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert set(scene.folder.iterdir()) >= {kept(scene)}
-    assert [p.name for p in kept(scene).iterdir()] == [path.name], "nothing is left beside it"
-
-
 def waits(bridge):
     return bridge.text().count("waiting 5 s for the directory of checkpoints")
-
-
-def test_two_bridges_do_not_share_a_directory(scene):
-    vllm, _, bridge = begin(scene)
-    began = time.monotonic()
-    other = start(scene, vllm, name="other", wait=False)
-    wait_for("the second bridge ends", lambda: not other.is_running())
-    assert time.monotonic() - began >= 5
-    assert other.process.returncode == 70
-    assert "another process uses it" in other.text()
-    assert waits(other) == 1
-    assert bridge.is_ready()
 
 
 def test_a_bridge_waits_for_its_predecessor_to_release_the_directory(scene):
@@ -259,43 +223,19 @@ def test_a_bridge_waits_for_its_predecessor_to_release_the_directory(scene):
     check(aggregator, 1, 2, 3, 4)
 
 
-def test_a_bridge_that_waits_for_its_predecessor_can_be_stopped(scene):
+def test_files_are_private_and_inside_the_directory(scene):
+    begin(scene)
+    (path,) = files(scene)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert set(scene.folder.iterdir()) >= {kept(scene)}
+    assert [p.name for p in kept(scene).iterdir()] == [path.name], "nothing is left beside it"
+
+
+def test_two_bridges_do_not_share_a_directory(scene):
     vllm, _, bridge = begin(scene)
     other = start(scene, vllm, name="other", wait=False)
-    wait_for("the second bridge waits", lambda: waits(other) == 1)
-    assert other.stop() == 0
+    wait_for("the second bridge ends", lambda: not other.is_running())
+    assert other.process.returncode == 70
+    assert "another process uses it" in other.text()
+    assert waits(other) == 1
     assert bridge.is_ready()
-
-
-def test_a_missing_directory_is_reported_at_the_start(scene):
-    vllm = scene.engine()
-    bridge = scene.bridge(worker(vllm), wait=False, limits='checkpoint = "/nowhere/at/all";')
-    wait_for("the bridge ends", lambda: not bridge.is_running())
-    assert bridge.process.returncode == 78
-    assert "/nowhere/at/all: No such file or directory" in bridge.text()
-
-
-def test_a_removed_directory_is_counted_and_the_bridge_continues(scene):
-    vllm, aggregator, bridge = begin(scene)
-    folder = kept(scene)
-    (path,) = files(scene)
-    path.unlink()
-    folder.rmdir()
-    vllm.publish(store(4))
-    wait_for("counted", lambda: bridge.metric("kvb_checkpoint_failures_total") > 0)
-    assert "a checkpoint was not written" in bridge.text()
-    check(aggregator, 1, 2, 3, 4)
-
-
-def test_a_large_checkpoint_is_written_whole_and_its_longest_pause_is_told(scene):
-    vllm = scene.engine()
-    bridge = start(scene, vllm)
-    blocks = 2000
-    for at in range(100):
-        first = 1 + at * blocks
-        tokens = range(first * 16, (first + blocks) * 16)
-        vllm.publish(engine.batch(engine.stored(range(first, first + blocks), tokens, 16)))
-    wait_for("the bridge holds all blocks", lambda: bridge.metric("kvb_blocks_held") == 200000)
-    wait_for("the checkpoint is written", lambda: [path for path in files(scene) if path.stat().st_size > 56 * 200000])
-    wait_for("it is counted", lambda: bridge.metric("kvb_checkpoint_bytes_total") > 56 * 200000)
-    wait_for("the longest part is measured", lambda: bridge.metric("kvb_checkpoint_pause_seconds") > 0)

@@ -2,13 +2,12 @@
 does on a host that boots?  The daemons run with a clock that the test sets (clock_shim.c)."""
 
 import signal
-import time
 
 import pytest
 
 import engine
 from clock import Clock, build_shim
-from conftest import PUBLISH, worker
+from conftest import worker
 from programs import wait_for
 
 HOUR_S = 3600
@@ -84,27 +83,3 @@ def test_a_frozen_server_is_found_after_a_jump(world, jump_s):
         world.scene.started[0].process.send_signal(signal.SIGCONT)
     world.store()
     world.await_exact()
-
-
-@jumps
-def test_a_jump_alone_costs_no_connection(world, jump_s):
-    before = world.connects()
-    world.clock.jump(jump_s)
-    beats = world.scene.bus().watch(f"{PUBLISH}.kv_heartbeat")
-    wait_for("four heartbeats, and blocks between them", lambda: world.store() or len(beats) >= 4)
-    world.await_exact()
-    assert world.connects() == before
-
-
-@jumps
-def test_nothing_hangs_at_the_stop(world, jump_s):
-    """The clock jumps while NATS is frozen; then SIGTERM."""
-    world.scene.started[0].process.send_signal(signal.SIGSTOP)
-    try:
-        world.store()
-        wait_for("the bridge has published a block", lambda: world.bridge.get("/state")["streams"][0]["blocks"]["device"] == world.stored)
-        world.clock.jump(jump_s)
-        for daemon in world.daemons:
-            assert daemon.stop() == 0, daemon.name
-    finally:
-        world.scene.started[0].process.send_signal(signal.SIGCONT)

@@ -1,6 +1,5 @@
 """Do the stacks of containers start, answer, and recover from faults?  docker-compose.yml, with protobuf, and with three
-nats-servers and a second site; a reader outside, which reads NATS as a Dynamo router does, must have the same lists. At
-last, containers with engines are the pods of a simulated Kubernetes API server.
+nats-servers and a second site; a reader outside, which reads NATS as a Dynamo router does, must have the same lists.
 
 Not part of a plain run: `-m compose`. It builds the image from this checkout, and keeps it and the base images
 (compose/images.sh)."""
@@ -13,7 +12,7 @@ import zlib
 
 import pytest
 
-from compose import ask, pods
+from compose import ask
 from compose.outside import Outside
 from compose.stack import TREE, Stack, compose_command
 from programs import wait_for
@@ -155,9 +154,3 @@ def test_a_gateway_sends_a_chat_where_it_is_held(image):
 
         stack.compose("stop", "kvaggregator")
         wait_for("Envoy goes on without a picker", lambda: complete(port, "z" * 400)[1] > 0)
-
-
-def test_containers_as_pods(image, tmp_path, record_property):
-    """Updated, replaced, drained; the API server away; a new token."""
-    with stack_of(image, "tests/e2e/compose/pods.yml") as stack:
-        record_property("figures", pods.run_all(stack, tmp_path))

@@ -1,22 +1,16 @@
 """Are all of an operator's mistakes reported at once, with file and line, before anything starts?"""
 
 import re
-import socket
-import subprocess
 
 import pytest
 
 import programs
-from conftest import worker
-from programs import wait_for
 
 
 def check(program, tmp_path, text):
     path = tmp_path / "bad.cfg"
     path.write_text(text)
-    return path, subprocess.run(
-        [programs.BIN / program, "--config", path, "--check"], capture_output=True, text=True, timeout=60
-    )
+    return path, programs.run(program, "--config", path, "--check")
 
 
 BRIDGE = """nats = { url = "nats://127.0.0.1:4222"; colour = "blue"; };
@@ -61,9 +55,7 @@ def test_all_errors_of_a_bridge_are_reported_at_once_with_their_lines(tmp_path):
 def test_a_daemon_refuses_to_start_on_them_too(tmp_path, program):
     path = tmp_path / "bad.cfg"
     path.write_text('nats = { uri = "nats://127.0.0.1:4222"; };\n')
-    done = subprocess.run(
-        [programs.BIN / program, "--config", path], capture_output=True, text=True, timeout=60
-    )
+    done = programs.run(program, "--config", path)
     assert done.returncode == 78 and f"{path}:1: " in done.stderr and "uri" in done.stderr, done
 
 
@@ -71,10 +63,7 @@ def test_a_daemon_refuses_to_start_on_them_too(tmp_path, program):
 def test_a_file_that_is_no_configuration_or_missing_is_named(tmp_path, program):
     path, done = check(program, tmp_path, "nats = {\n;;\n")
     assert done.returncode == 78 and str(path) in done.stderr, done
-    done = subprocess.run(
-        [programs.BIN / program, "--config", tmp_path / "none.cfg", "--check"],
-        capture_output=True, text=True, timeout=60,
-    )
+    done = programs.run(program, "--config", tmp_path / "none.cfg", "--check")
     assert done.returncode == 78 and "none.cfg" in done.stderr, done
 
 
@@ -84,17 +73,15 @@ def test_the_shipped_configuration_is_good(program):
     import pathlib
 
     shipped = pathlib.Path(__file__).resolve().parents[2] / "etc" / f"{program}.cfg"
-    done = subprocess.run(
-        [programs.BIN / program, "--config", shipped, "--check"], capture_output=True, text=True, timeout=60
-    )
+    done = programs.run(program, "--config", shipped, "--check")
     assert done.returncode == 0, done
 
 
 @pytest.mark.parametrize("program", ["kvbridge", "kvaggregator", "kvctl", "kvfleet"])
 def test_every_program_prints_its_version_and_its_options(program):
-    done = subprocess.run([programs.BIN / program, "--version"], capture_output=True, text=True, timeout=60)
+    done = programs.run(program, "--version")
     assert done.returncode == 0 and re.search(r"\d+\.\d+\.\d+", done.stdout), done
-    done = subprocess.run([programs.BIN / program, "--help"], capture_output=True, text=True, timeout=60)
+    done = programs.run(program, "--help")
     assert done.returncode == 0 and "Usage" in done.stdout, done
 
 
@@ -106,19 +93,5 @@ def test_every_program_prints_its_version_and_its_options(program):
     (["--config"], "requires an argument"),
 ])
 def test_a_mistake_on_the_command_line_is_named(program, words, why):
-    done = subprocess.run([programs.BIN / program, *words], capture_output=True, text=True, timeout=60)
+    done = programs.run(program, *words)
     assert done.returncode == 64 and why in done.stderr and done.stdout == "", done
-
-
-def test_the_address_of_one_worker_keeps_no_other_away(scene):
-    """Its port belongs to another process; --check cannot know."""
-    one, port = scene.engine(), socket.socket()
-    with port:
-        port.bind(("127.0.0.1", 0))
-        port.listen()
-        taken = f"tcp://127.0.0.1:{port.getsockname()[1]}"
-        bridge = scene.bridge(worker(one, 1), f'id = 2; model = "m"; block_size = 16; events = "{taken}"; bind = true;')
-        wait_for("the other is read", lambda: bridge.metric("kvcache_zmq_connection_status", pod_key="1") == 1)
-        assert [s["worker_id"] for s in bridge.get("/state")["streams"]] == [1]
-        said = [line for line in bridge.text().splitlines() if "a rank cannot be opened" in line]
-        assert len(said) == 1 and taken in said[0] and "worker=2" in said[0], said

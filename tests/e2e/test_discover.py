@@ -8,11 +8,9 @@ import re
 import pytest
 
 import zmq
-from conftest import worker
-from programs import free_port, port_of, wait_for
+from programs import free_port, free_ports, port_of, wait_for
 from test_faults import store
 from test_members import EngineApi, discovered, lists, reload, rewrite, streams
-from test_metrics import two_free_ports
 
 RECORDED = json.loads((pathlib.Path(__file__).parent.parent / "data" / "kv_event_sources.json").read_text())
 VLLM = RECORDED["vllm"]["bodies"]
@@ -108,31 +106,6 @@ def test_an_engine_that_wants_a_key_is_discovered_and_its_key_is_never_shown(sce
     assert "sk-7" not in shown and "sk-wrong" not in shown
 
 
-def test_a_port_that_the_engine_has_drawn_is_connected_to(scene, api):
-    one = scene.engine(topic=b"")
-    body = vllm_says("1 rank, endpoint tcp://*:0, no replay, no topic", one)
-    assert "*" not in body["0"]["endpoint"], "the engine names the address that it got"
-    api.pages["/kv_event_sources"] = body
-    api.start()
-    aggregator = scene.aggregator()
-    bridge = scene.bridge(discovered(api), formats=["protobuf"])
-    wait_for("the engine is connected", lambda: bridge.metric("kvcache_zmq_connection_status", pod_key="7") == 1)
-    one.publish(store(1))
-    wait_for("the block is listed", lists(aggregator, 7, 1))
-    wait_for("the status says what is missing", lambda: state(bridge)["reason"] == "no_replay")
-    assert "why" not in state(bridge)
-
-
-def test_an_engine_without_events_is_requested_until_it_has_some(scene, api):
-    one = scene.engine()
-    api.pages["/kv_event_sources"] = json.loads(VLLM["events off"])
-    api.start()
-    bridge = scene.bridge(discovered(api), formats=["protobuf"])
-    wait_for("the log says so", lambda: "the engine publishes no events" in bridge.text())
-    api.pages["/kv_event_sources"] = vllm_says("1 rank", one)
-    wait_for("the rank is found", lambda: (7, 0) in streams(bridge, "/state"))
-
-
 def sglang_says(name, events, replay):
     part = dict(SGLANG[name], endpoint_port_base=port_of(events))
     if replay:
@@ -142,9 +115,9 @@ def sglang_says(name, events, replay):
 
 @pytest.mark.first
 def test_two_ranks_of_sglang_are_found_by_its_other_page(scene, api):
-    events, replays = two_free_ports(), two_free_ports()
+    events, replays = free_ports(2), free_ports(2)
     ranks = [
-        scene.engine(bind=f"tcp://127.0.0.1:{events[r]}", bind_replay=f"tcp://127.0.0.1:{replays[r]}") for r in (0, 1)
+        scene.engine(bind=f"tcp://127.0.0.1:{events + r}", bind_replay=f"tcp://127.0.0.1:{replays + r}") for r in (0, 1)
     ]
     api.pages["/server_info"] = sglang_says("2 ranks, replay, load", ranks[0].events, ranks[0].replay)
     api.start()
@@ -195,22 +168,6 @@ def test_how_vllm_speculates_is_asked_of_itself(scene, api):
     assert not lines(bridge, "does not give its event sockets")
 
 
-def test_a_server_info_without_sockets_is_none_of_sglang(scene, api):
-    """vLLM before 0.32 in its development mode has that page, too."""
-    api.pages["/server_info"] = {"vllm_config": "model='m', speculative_config=SpeculativeConfig(method='mtp', x)"}
-    api.start()
-    bridge = scene.bridge(discovered(api), formats=["protobuf"])
-    wait_for("the log says so", lambda: "neither /kv_event_sources (vLLM 0.32) nor /server_info" in bridge.text())
-
-
-def test_an_engine_that_has_neither_page_is_named(scene, api):
-    api.start()
-    bridge = scene.bridge(discovered(api), formats=["protobuf"])
-    wait_for("the log says so", lambda: "neither /kv_event_sources (vLLM 0.32) nor /server_info" in bridge.text())
-    wait_for("the requests start again from the first page", lambda: api.paths.count("/kv_event_sources") >= 4)
-    assert len(lines(bridge, "does not give its event sockets")) == 1
-
-
 def test_an_engine_that_connects_is_named_once_and_found_when_it_binds(scene, api):
     """It was configured with tcp://127.0.0.1:port, so its publisher connects there."""
     port = free_port()
@@ -233,17 +190,6 @@ def test_an_engine_that_connects_is_named_once_and_found_when_it_binds(scene, ap
     wait_for("the engine is connected", lambda: bridge.metric("kvcache_zmq_connection_status", pod_key="7") == 1)
     wait_for("the state shows no trouble", lambda: "why" not in state(bridge))
     assert len(lines(bridge, CONNECTS)) == 1
-
-
-def test_a_wrong_block_size_is_named_once(scene):
-    one = scene.engine()
-    bridge = scene.bridge(worker(one, 7).replace("block_size = 16", "block_size = 32"), formats=["protobuf"])
-    one.publish(store(1))
-    wait_for("the log says so", lambda: lines(bridge, "differs from its engine's"))
-    (line,) = lines(bridge, "differs from its engine's")
-    assert line.startswith("warning") and line.endswith("worker=7 dp_rank=0 configured=32 engine=16")
-    wait_for("and shown", lambda: state(bridge).get("block_size_configured") == 32)
-    assert state(bridge)["block_size"] == 16
 
 
 def test_published_facts_change_while_the_engine_does_not_answer(scene, api):

@@ -10,18 +10,10 @@ import zmq
 
 import programs
 from conftest import worker
-from name_server import NO_NAME, SILENT
+from name_server import SILENT
 from programs import wait_for
 from test_faults import Reader, name_of, store
 from test_load import page, sources
-from web import Web
-
-
-@pytest.fixture
-def web(scene):
-    one = Web()
-    scene.engines.append(one)
-    return one
 
 
 FRESH_S = 5  # for so long a name is not looked up again
@@ -104,21 +96,6 @@ def test_a_silent_name_server_delays_nothing_and_no_stop(scene, names, web):
     assert bridge.stop() == 0
 
 
-def test_an_idle_stream_sends_no_queries(scene, names):
-    names.names = {"good.fleet": (1, ["127.0.0.1"])}
-    engines = [scene.engine() for _ in range(10)]
-    bridge = scene.bridge(
-        *(worker(named(one, "good.fleet"), worker_id=n) for n, one in enumerate(engines, 1)), prefix=names.prefix
-    )
-    for one in engines:
-        one.publish(store(1))
-    wait_for("all are EXACT", lambda: bridge.metric("kvb_streams", state="exact") == 10)
-    asked = names.asked["good.fleet"]
-    beats = scene.bus().watch("*.*.component.*.kv_heartbeat_json")
-    wait_for("the answer is old", lambda: len(beats) >= 10 * (FRESH_S + 2))
-    assert names.asked["good.fleet"] == asked
-
-
 @pytest.mark.sanitize
 def test_an_engine_that_has_moved_is_found_and_one_that_is_there_is_kept(scene, names):
     names.names = {"engine.fleet": (1, ["127.0.0.1"])}
@@ -162,39 +139,6 @@ def test_each_address_of_a_name_is_tried(scene, names):
     vllm.publish(store(2))
     wait_for("block 2 arrives from the address that worked before", reader.holds(2))
     assert names.asked["engine.fleet"] <= 1 + (time.monotonic() - begun) / FRESH_S
-
-
-@pytest.mark.sanitize
-def test_a_name_that_is_made_known_later_is_found(scene, names):
-    names.names = {"engine.fleet": NO_NAME}
-    vllm = scene.engine()
-    feed = scene.load_feed()
-    reader = Reader(scene.bus())
-    load = f'load = {{ zmq = "{feed.endpoint.replace("127.0.0.1", "engine.fleet")}"; }};'
-    bridge = scene.bridge(worker(named(vllm, "engine.fleet"), more=load), prefix=names.prefix)
-    vllm.publish(store(1))
-    wait_for("the state says why", lambda: "no such name" in stream(bridge).get("why", ""))
-    assert bridge.metric("kvb_dns_failures_total", reason="no_name") >= 1
-
-    names.names["engine.fleet"] = (3600, ["127.0.0.1"])
-    wait_for("block 1", reader.holds(1))
-    wait_for("EXACT", lambda: is_exact(bridge)() and "why" not in stream(bridge))
-
-    def is_load_heard():
-        feed.send({"request_active_slots": 4, "request_total_slots": 99, "num_requests_waiting": 0})
-        return sources(bridge)[7, "zmq"]["state"] == "fresh"
-
-    wait_for("the load arrives", is_load_heard)
-    assert names.asked["engine.fleet"] <= 12
-
-
-def test_a_name_of_another_host_is_no_place_to_listen_at(scene, names):
-    names.names = {"there.fleet": (3600, ["10.9.9.9"])}
-    row = f'id = 7L; model = "m"; block_size = 16; events = "tcp://there.fleet:{programs.free_port()}"; bind = true;'
-    bridge = scene.bridge(row, prefix=names.prefix)
-    wait_for("the state says why", lambda: "cannot listen at tcp://10.9.9.9:" in stream(bridge).get("why", ""))
-    assert "Cannot assign requested address" in stream(bridge)["why"]
-    wait_for("the log says it", lambda: "cannot listen at tcp://10.9.9.9:" in bridge.text())
 
 
 def test_a_bridge_listens_at_a_name(scene, names):

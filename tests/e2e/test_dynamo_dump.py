@@ -3,18 +3,15 @@ its crate read ours, with blocks in all tiers."""
 
 import json
 import os
-import pathlib
 import shutil
 import subprocess
 
 import pytest
 
 from conftest import PUBLISH
-from matrix.publisher import message, varint
-from programs import wait_for
+from programs import TREE, wait_for
 
-TREE = pathlib.Path(__file__).resolve().parents[2]
-PROJECT = TREE / "tests" / "e2e" / "dynamo_dump"
+PROJECT = TREE / "tests" / "bench" / "peers"
 TARGET = TREE / "build" / "dynamo_dump"
 
 # By the name of each tier here: its name in messages, and in Dynamo's crate.
@@ -24,6 +21,27 @@ TIERS = {
     "disk": ("disk", "Disk"),
     "external": ("external", "External"),
 }
+
+
+def varint(value):
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    return bytes(out) + bytes([value])
+
+
+def message(*rows):
+    """(number, value): bytes as they are, numbers as varints, ("fixed", number) as such."""
+    out = b""
+    for number, value in rows:
+        if isinstance(value, bytes):
+            out += varint(number << 3 | 2) + varint(len(value)) + value
+        elif isinstance(value, tuple):
+            out += varint(number << 3 | 1) + value[1].to_bytes(8, "little")
+        else:
+            out += varint(number << 3) + varint(value)
+    return out
 
 
 def cargo(*arguments):
@@ -41,7 +59,7 @@ def reader():
         pytest.skip("cargo is not installed")
     if cargo("fetch").returncode != 0:
         pytest.skip("the crates registry cannot be reached")
-    built = cargo("build")
+    built = cargo("build", "--bin", "dynamo_dump")
     assert built.returncode == 0, built.stderr
     return TARGET / "debug" / "dynamo_dump"
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import programs
-from prometheus import TREE
+from programs import TREE
 
 pytestmark = pytest.mark.no_nats
 
@@ -54,9 +54,7 @@ def test_all_listen_on_loopback():
 def test_a_picker_on_all_interfaces_must_be_said(tmp_path):
     for more, status in (("", 78), ("insecure = true; ", 0)):
         (tmp_path / "kvaggregator.cfg").write_text(f'gateway = ({{ listen = "0.0.0.0:9002"; {more}}});\n')
-        done = subprocess.run(
-            [programs.BIN / "kvaggregator", "--config", "kvaggregator.cfg", "--check"], cwd=tmp_path, capture_output=True,
-            text=True, timeout=60)
+        done = programs.run("kvaggregator", "--config", "kvaggregator.cfg", "--check", cwd=tmp_path)
         assert done.returncode == status and ("insecure" in done.stderr) == (status != 0), done
 
 
@@ -90,9 +88,7 @@ def test_engines_of_the_stack_are_its_workers():
 
 @pytest.mark.parametrize("name", ["kvaggregator", "kvbridge", "kvbridge2"])
 def test_the_programs_take_the_stacks_configurations(name):
-    done = subprocess.run(
-        [programs.BIN / name.rstrip("2"), "--config", f"etc/compose/{name}-gateway.cfg", "--check"], cwd=TREE,
-        env={"ENGINES": "10.213.250.11", "SERVING": "10.213.250"}, capture_output=True, text=True, timeout=60)
+    done = programs.run(name.rstrip("2"), "--config", f"etc/compose/{name}-gateway.cfg", "--check", cwd=TREE, env={"ENGINES": "10.213.250.11", "SERVING": "10.213.250"})
     assert done.returncode == 0 and done.stdout.endswith(": ok\n") and not done.stderr, done
 
 

@@ -7,12 +7,10 @@ import socket
 
 import pytest
 
-import envoys
 import gateway
 from conftest import shared_scene
 from programs import wait_for
 
-DUPLEX = envoys.DUPLEX
 LISTENERS = {
     "ai_gateway": {"engines": "original_dst"},
     "istio": {"fail_open": True, "retries": True},

@@ -2,11 +2,8 @@
 continues? Are clients that misbehave closed, while all others are answered?"""
 
 import contextlib
-import json
 import socket
 import struct
-import threading
-import time
 
 import grpc
 import h2.config
@@ -19,7 +16,7 @@ import pytest
 import engine
 import programs
 from conftest import worker
-from kv_indexer import MATCH, SERVICE, VECTORS, Request, Response, Router, chain, vector
+from kv_indexer import MATCH, SERVICE, VECTORS, Request, Router, chain, vector
 from programs import wait_for
 
 BLOCK = 2
@@ -95,29 +92,6 @@ def test_answers_to_the_byte(served):
         ("http://10.0.0.2:30000", 2, "8/0"), ("http://10.0.0.1:30000", 1, "7/0")])
 
 
-def test_a_call_to_an_idle_index_wakes_no_other_thread(served):
-    served.fill()
-    before = served.aggregator.metric("kvb_questions_at_once_total")
-    wait_for("one is answered where it was received", lambda: served.router.match(HASHES[:2]) == [
-        ("http://10.0.0.1:30000", 2, "7/0"), ("http://10.0.0.2:30000", 1, "8/0")]
-        and served.aggregator.metric("kvb_questions_at_once_total") > before)
-
-
-def test_an_empty_index_is_an_empty_answer(served):
-    wait_for("the listener is ready", lambda: served.router.code(vector("request_4")) == "OK")
-    assert served.router.call(vector("request_4")) == b""
-
-
-def test_state_and_metrics_show_the_listener(served):
-    bus = served.scene.bus()
-    state = json.loads(bus.request("namespace.dynamo.component.Router.kv_get.state", b""))
-    assert state["grpc"] == {"listen": f"127.0.0.1:{served.port}", "port": served.port, "model": ""}
-    wait_for("a connection", lambda: served.router.match(HASHES) == [] and served.aggregator.metric("kvb_grpc_connections") == 1)
-    served.router.close()
-    wait_for("none", lambda: served.aggregator.metric("kvb_grpc_connections") == 0)
-    assert "grpc listening" in served.aggregator.text()
-
-
 def test_a_router_continues_after_each_status(served):
     served.fill()
     for body in (b"", vector("request_of_texts"), b"\xff", b"\x0a\x07" + bytes(7)):
@@ -131,12 +105,6 @@ def test_a_router_continues_after_each_status(served):
     assert len(big) > 8 << 20
     assert served.router.code(big) == "OUT_OF_RANGE"
     assert served.router.call(vector("request_4")) == vector("response_3_1"), "and it goes on"
-
-
-def test_the_longest_prompt_of_a_router(served):
-    served.fill()
-    longest = HASHES + list(range(1048574 - len(HASHES)))
-    assert served.router.match(longest) == [("http://10.0.0.1:30000", 3, "7/0"), ("http://10.0.0.2:30000", 1, "8/0")]
 
 
 def test_a_model_is_named_where_there_are_several(scene):
@@ -159,46 +127,6 @@ def test_a_model_is_named_where_there_are_several(scene):
     wait_for("the log says so", lambda: "set grpc.model" in unnamed.text())  # by a thread of its own
     assert unnamed.text().count("set grpc.model") == 1
     assert named.metric("kvb_grpc_several_models_total") == 0
-
-
-def test_canonical_names_match_nothing(scene):
-    one = scene.engine()
-    port = programs.free_port()
-    scene.bridge(worker(one, 7, block_size=BLOCK, more='address = "http://a";'))
-    aggregator = scene.aggregator(block_size=BLOCK, extra=f'grpc = {{ listen = "127.0.0.1:{port}"; }};\n')
-    publish(one, HASHES[:2])
-    wait_for("blocks", lambda: sum(s["blocks"]["device"] for s in aggregator.get("/streams")["streams"]) == 2)
-    with contextlib.closing(Router(port)) as router:
-        assert router.match(HASHES) == []
-
-
-def test_a_stop_and_a_start_cost_no_user_a_request(served):
-    """Every request meanwhile gets an answer, or a status after which the router continues."""
-    served.fill()
-    codes, is_over = set(), threading.Event()
-
-    def ask():
-        while not is_over.is_set():
-            codes.add(served.router.code(vector("request_4"), timeout=0.5))
-
-    threads = [threading.Thread(target=ask) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    before = served.metric("ok")
-    wait_for("requests flow", lambda: served.metric("ok") > before + 100)
-    assert served.aggregator.stop() == 0
-    is_over.set()
-    for thread in threads:
-        thread.join()
-    assert codes <= {"OK", "UNAVAILABLE", "DEADLINE_EXCEEDED"}, codes
-
-
-def test_not_ready_is_unavailable(scene):
-    port = programs.free_port()
-    scene.aggregator(wait=False, extra=f'grpc = {{ listen = "127.0.0.1:{port}"; }};\n')  # there is no nats-server
-    with contextlib.closing(Router(port)) as router:
-        wait_for("the listener accepts connections", lambda: socket.create_connection(("127.0.0.1", port)).close() is None)
-        assert router.code(vector("request_4")) == "UNAVAILABLE"
 
 
 # ---- Clients that misbehave ----
@@ -284,75 +212,11 @@ def framed(message, flag=0):
     return struct.pack(">BI", flag, len(message)) + message
 
 
-GOOD = framed(vector("request_4"))
-BODY = framed(vector("response_3_1"))
-
-
 @pytest.fixture
 def raw(served):
     served.fill()
     with contextlib.closing(Raw(served.port)) as one:
         yield one
-
-
-def answered(one, stream):
-    one.until("an answer", lambda: stream in one.ended)
-    return one.status(stream), one.bodies.get(stream)
-
-
-def test_frames_as_the_contract_has_them(raw, served):
-    assert answered(raw, raw.ask(GOOD)) == ("0", BODY)
-    assert raw.h2.remote_settings.max_concurrent_streams == 64
-    stream = raw.ask(framed(vector("request_all_bits")))
-    assert answered(raw, stream) == ("0", bytes(5)), "nobody: five zero bytes"
-    assert answered(raw, raw.ask(framed(vector("request_4"), flag=1))) == ("12", None)
-    assert answered(raw, raw.ask(bytes(5))) == ("3", None)
-    assert answered(raw, raw.ask(GOOD + b"more")) == ("3", None)
-    assert answered(raw, raw.ask(GOOD[:-1])) == ("3", None)
-    assert answered(raw, raw.ask(GOOD, grpc_timeout="0u")) == ("4", None)
-    assert answered(raw, raw.ask(GOOD, grpc_timeout="5S", x_unknown="y")) == ("0", BODY)
-
-
-def test_a_message_in_many_padded_frames(raw):
-    stream = raw.ask()
-    for byte in GOOD:
-        raw.h2.send_data(stream, bytes([byte]), pad_length=200)
-        raw.h2.send_data(stream, b"")
-    raw.h2.end_stream(stream)
-    raw.h2.ping(b"12345678")
-    raw.flush()
-    assert answered(raw, stream) == ("0", BODY)
-
-
-def test_a_window_of_zero(served):
-    served.fill()
-    with contextlib.closing(Raw(served.port, {h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 0})) as one:
-        stream = one.ask(GOOD)
-        one.until("the answer's headers arrive", lambda: stream in one.headers)
-        assert stream not in one.bodies
-        assert served.router.call(vector("request_4")) == vector("response_3_1"), "others are answered meanwhile"
-        one.h2.increment_flow_control_window(1 << 16, stream)
-        one.flush()
-        assert answered(one, stream) == ("0", BODY)
-        stuck = one.ask(GOOD)
-        one.until("the stream is reset", lambda: stuck in one.resets, 20)
-        assert one.resets[stuck] == h2.errors.ErrorCodes.CANCEL
-
-
-def test_a_reset_at_any_moment(raw, served):
-    for length in range(len(GOOD) + 1):
-        stream = raw.ask(GOOD[:length], end=False)
-        raw.h2.reset_stream(stream, h2.errors.ErrorCodes.CANCEL)
-        raw.flush()
-        stream = raw.ask(GOOD)
-        raw.h2.reset_stream(stream, h2.errors.ErrorCodes.CANCEL)
-        raw.flush()
-    raw.h2.ping(b"12345678")
-    raw.flush()
-    raw.until("the server has read all frames", lambda: raw.pongs == 1)
-    wait_for("nothing is under way", lambda: served.aggregator.metric("kvb_grpc_requests_under_way") == 0)
-    assert answered(raw, raw.ask(GOOD)) == ("0", BODY)
-    assert served.aggregator.metric("kvb_grpc_held_bytes") == 0
 
 
 def test_rapid_resets_end_the_connection(raw, served):
@@ -365,74 +229,6 @@ def test_rapid_resets_end_the_connection(raw, served):
     raw.until("closed", lambda: raw.is_closed)
     assert served.router.call(vector("request_4")) == vector("response_3_1")
     assert served.aggregator.metric("kvb_grpc_closed_total", reason="misbehaved") == 1
-
-
-def test_a_flood_of_continuations(raw, served):
-    header = struct.pack(">I", 1)[1:] + b"\x01\x00" + struct.pack(">I", 1) + b"\x83"  # HEADERS without END_HEADERS
-    more = struct.pack(">I", 8)[1:] + b"\x09\x00" + struct.pack(">I", 1) + b"\x00\x01a\x04bbbb"
-    raw.flush()
-    raw.raw(header + more * 10000)
-    raw.until("closed", lambda: raw.is_closed)
-    assert served.router.call(vector("request_4")) == vector("response_3_1")
-
-
-def test_floods_of_small_frames_cost_nobody_else_an_answer(raw, served):
-    raw.flush()
-    ping = b"\x00\x00\x08\x06\x00\x00\x00\x00\x00" + bytes(8)
-    settings = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
-    for kind in (ping, settings):
-        raw.raw(kind * 50000, seconds=2)  # the answers to them are not read
-        assert served.router.call(vector("request_4")) == vector("response_3_1")
-
-
-def test_a_slow_preface_and_what_is_not_http2(served):
-    served.fill()
-    slow = socket.create_connection(("127.0.0.1", served.port))
-    begun = time.monotonic()
-    slow.settimeout(0.2)
-
-    def is_closed():
-        with contextlib.suppress(OSError):
-            slow.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[len(sent):len(sent) + 1])
-            sent.append(1)
-        try:
-            return slow.recv(1 << 16) == b""
-        except TimeoutError:
-            return False
-        except OSError:
-            return True
-
-    sent = []
-    with contextlib.closing(slow):
-        wait_for("the connection is closed", is_closed)
-    assert time.monotonic() - begun > 5
-    with contextlib.closing(socket.create_connection(("127.0.0.1", served.port))) as one:
-        one.settimeout(10)
-        one.sendall(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n")
-        data = b""
-        while part := one.recv(1 << 16):
-            data += part
-        assert data[3] == 4, "our settings, and the end"
-    assert served.router.call(vector("request_4")) == vector("response_3_1")
-
-
-def test_more_streams_than_there_may_be(raw):
-    raw.h2.remote_settings = h2.settings.Settings(client=False)  # as if the client ignored the server's SETTINGS
-    raw.h2.remote_settings.max_concurrent_streams = 1000
-    streams = [raw.ask(GOOD[:5], end=False) for _ in range(70)]
-    raw.until("excess streams are refused or the connection ended", lambda: len(raw.resets) >= 6 or raw.is_closed)
-    assert raw.is_closed or set(raw.resets.values()) == {h2.errors.ErrorCodes.REFUSED_STREAM}
-    assert set(streams[:64]).isdisjoint(raw.resets)
-
-
-def test_more_requests_than_may_be_under_way(served):
-    """Some requests of a burst may be RESOURCE_EXHAUSTED.  Each is answered once, and later ones are OK."""
-    served.fill()
-    method = served.router.method()
-    calls = [method.future(vector("request_4"), timeout=10) for _ in range(500)]
-    codes = [call.code().name for call in calls]
-    assert set(codes) <= {"OK", "RESOURCE_EXHAUSTED"} and codes.count("OK") >= 32, set(codes)
-    assert served.router.call(vector("request_4")) == vector("response_3_1")
 
 
 def push(one, left, body):
@@ -468,14 +264,3 @@ def test_bodies_of_many_take_no_more_than_their_share(served):
             statuses += [one.status(stream) for stream in streams]
         assert set(statuses) == {"", "8"}, statuses
     wait_for("all is given back", lambda: served.aggregator.metric("kvb_grpc_held_bytes") == 0)
-
-
-def test_a_used_port_is_reported(scene):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        aggregator = scene.aggregator(wait=False, extra=f'grpc = {{ listen = "127.0.0.1:{port}"; }};\n')
-        wait_for("the aggregator ends", lambda: not aggregator.is_running())
-        assert f"127.0.0.1:{port}" in aggregator.text() and "Address already in use" in aggregator.text()
-        scene.started.remove(aggregator)

@@ -5,8 +5,6 @@ import contextlib
 import signal
 import socket
 import ssl
-import subprocess
-import time
 
 import grpc
 import pytest
@@ -95,13 +93,6 @@ def test_a_router_that_trusts_the_authority_is_answered(served, tmp_path):
     assert served.code() == "OK"
 
 
-def test_a_handshake_gets_half_the_time_of_a_first_request(served):
-    begun, silent = time.monotonic(), socket.create_connection(("127.0.0.1", served.port), 15)
-    with silent:
-        assert silent.recv(1) == b"" and time.monotonic() - begun > 4
-    assert served.aggregator.metric("kvb_grpc_closed_total", reason="late") == 1
-
-
 def test_a_new_certificate_is_served_and_connections_live_on(served, tmp_path):
     with served.router() as router:
         assert router.match([1]) == []
@@ -130,34 +121,14 @@ def test_handshakes_that_never_end_cost_nobody_else_an_answer(served):
     strangers = Slowloris(served.port, 500, (hello, hello[:200]), is_header=False)
     with served.router() as router, served.router() as other:
         assert router.match([1]) == []
-        took = []
-        end = time.monotonic() + 1.5
-        while time.monotonic() < end or strangers.opened < 500 and time.monotonic() < end + 60:
+
+        def have_come():
             strangers.work(False)
-            begun = time.monotonic()
             assert router.match([1]) == []
-            took.append(time.monotonic() - begun)
-        assert strangers.opened >= 500 and strangers.closed > 0
-        print(f"half of the answers within {1000 * sorted(took)[len(took) // 2]:.1f} ms")
+            return strangers.opened >= 500 and strangers.closed > 0
+
+        wait_for("all strangers have come, and some were closed", have_come)
         wait_for("a new router finds a place", lambda: other.code(vector("request_4")) == "OK")
         assert served.aggregator.metric("kvb_grpc_connections") <= 256
     strangers.leave()
     assert served.aggregator.metric("kvb_grpc_closed_total", reason="crowded") > 0
-
-
-@pytest.mark.no_nats
-def test_check_names_the_bad_file(tmp_path):
-    ca = authority.Authority(tmp_path)
-    ca.sign("server")
-    ca.sign("other")
-    path = tmp_path / "a.cfg"
-    for files, said in {
-        'cert_file = "{0}/server.pem";': "grpc.tls.key_file: cert_file and key_file belong together",
-        'client_ca_file = "{0}/ca.pem";': "grpc.tls.client_ca_file: this key is gone",
-        'cert_file = "{0}/server.pem"; key_file = "{0}/other.key";': "is not the key of the certificate",
-        'cert_file = "{0}/none.pem"; key_file = "{0}/other.key";': "grpc.tls.cert_file: cannot read",
-    }.items():
-        path.write_text(f'grpc = {{ listen = "127.0.0.1:0"; tls = {{ {files.format(tmp_path)} }}; }};\n')
-        done = subprocess.run([programs.BIN / "kvaggregator", "--check", "--config", path],
-                              capture_output=True, text=True, check=False)
-        assert done.returncode != 0 and said in done.stderr, done.stderr

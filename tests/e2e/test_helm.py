@@ -162,14 +162,6 @@ def test_each_value_has_a_default_and_does_something(path):
     assert any(chart(one) != chart(with_value(one, path, other)) for one in bases)
 
 
-def test_no_value_is_without_a_row_in_the_schema():
-    def paths(values, path=()):
-        for key, inner in values.items():
-            yield from [(*path, key)] if (*path, key) in VALUES else paths(inner, (*path, key))
-
-    assert sorted(paths(defaults())) == sorted(VALUES)
-
-
 @pytest.mark.parametrize("values", [
     {"bridges": {}}, {"bridge": {"mode": "daemon"}}, {"nats": {"url": "nats:4222"}}, {"aggregator": {"replicas": 0}},
     {"gateway": {"poolPort": "8000"}}, {"publish": {"formats": ["xml"]}}, {"publish": {"namespace": "a.b"}},

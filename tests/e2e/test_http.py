@@ -2,7 +2,6 @@
 with the status codes of Dynamo's stand-alone indexer and a sentence?"""
 
 import json
-import subprocess
 
 import pytest
 
@@ -54,11 +53,6 @@ def test_query_by_hash_takes_u64_i64_and_strings(asked):
         status, text = post(asked, "/query_by_hash", {"block_hashes": hashes, "model_name": "m"})
         assert status == 200, text
         assert json.loads(text)["scores"] == {"1": {"0": 64}, "2": {"0": 32}}
-
-
-def test_another_prompt_matches_nobody(asked):
-    status, text = post(asked, "/query", {"token_ids": PROMPT[1:], "model_name": "m"})
-    assert (status, json.loads(text)["scores"]) == (200, {})
 
 
 @pytest.mark.first
@@ -123,36 +117,16 @@ def test_a_bad_query_is_refused_with_a_reason(asked, case):
     assert post(asked, "/query", {"token_ids": PROMPT, "model_name": "m"})[0] == 200
 
 
-def test_a_body_over_the_ceiling_is_refused(asked):
-    status, text = post(asked, "/query", b" " * ((16 << 20) + 1))
-    assert status in (400, 413) and text.strip(), (status, text)
-    assert asked.http("GET", "/livez")[0] == 200
-
-
-@pytest.mark.parametrize("method,path,expected", [
-    ("GET", "/query", 405), ("GET", "/nope", 404), ("POST", "/livez", 405),
-    ("GET", "/health", 200), ("GET", "/livez", 200), ("GET", "/readyz", 200),
-    ("GET", "/workers", 200), ("GET", "/dump", 200), ("GET", "/load", 200), ("GET", "/metrics", 200),
-])
-def test_status_codes_of_the_surface(asked, method, path, expected):
-    status, text = asked.http(method, path, b"{}" if method == "POST" else None)
-    assert status == expected, text
-
-
-def test_the_wrong_content_type_is_415(asked):
-    status, _ = asked.http("POST", "/query", b"{}", {"Content-Type": "text/plain"})
-    assert status == 415
+def test_status_codes_of_the_surface(asked):
+    for path in ("/health", "/livez", "/readyz", "/workers", "/dump", "/load", "/metrics"):
+        assert asked.http("GET", path)[0] == 200, path
+    assert [asked.http("GET", "/query")[0], asked.http("GET", "/nope")[0], asked.http("POST", "/livez", b"{}")[0]] == [405, 404, 405]
+    assert asked.http("POST", "/query", b"{}", {"Content-Type": "text/plain"})[0] == 415
 
 
 @pytest.mark.first
 def test_kvctl_shows_what_the_aggregator_knows(asked):
-    url = asked.scene.nats_url
-
-    def kvctl(*words):
-        return subprocess.run(
-            [programs.BIN / "kvctl", "--nats", url, *words], capture_output=True, text=True, timeout=60
-        )
-
+    kvctl = asked.scene.kvctl
     done = kvctl("--json", "match", "--tokens", ",".join(map(str, PROMPT)))
     assert done.returncode == 0, done.stderr
     assert [w["worker_id"] for w in json.loads(done.stdout)["workers"]] == [1, 2]
@@ -189,26 +163,18 @@ def test_a_worker_that_is_down_is_named_instead_of_an_empty_answer(scene):
     assert (down["worker_id"], down["dp_rank"], down["state"], down["reason"]) == (7, 0, "DOWN", "bridge_stopped")
     status, text = post(aggregator, "/route", body)
     assert status == 503 and json.loads(text)["error"] == "no worker of the model is up", text
-    done = subprocess.run(
-        [programs.BIN / "kvctl", "--nats", scene.nats_url, "match", "--tokens", ",".join(map(str, PROMPT))],
-        capture_output=True, text=True, timeout=60,
-    )
+    done = scene.kvctl("match", "--tokens", ",".join(map(str, PROMPT)))
     assert done.returncode == 0 and "no worker is up" in done.stdout and "bridge_stopped" in done.stdout, done
 
 
 def test_kvctl_names_the_remedy_without_a_server():
-    done = subprocess.run(
-        [programs.BIN / "kvctl", "--nats", f"nats://127.0.0.1:{programs.free_port()}", "state"],
-        capture_output=True, text=True, timeout=60,
-    )
+    done = programs.run("kvctl", "--nats", f"nats://127.0.0.1:{programs.free_port()}", "state")
     assert done.returncode != 0 and "nats" in done.stderr.lower() and not done.stdout, done
 
 
 def test_tls_in_the_url_is_never_spoken_in_clear(scene):
     """The nats-server of the scene does not support TLS."""
     url = scene.nats_url.replace("nats://", "tls://me:secret@")
-    done = subprocess.run(
-        [programs.BIN / "kvctl", "--nats", url, "state"], capture_output=True, text=True, timeout=60
-    )
+    done = programs.run("kvctl", "--nats", url, "state")
     assert done.returncode == 1 and "does not answer" in done.stderr, done
     assert "secret" not in done.stderr, done

@@ -5,7 +5,6 @@ import os
 import signal
 import socket
 import ssl
-import subprocess
 
 import pytest
 
@@ -89,14 +88,6 @@ def test_registering_and_querying_have_a_token_each(scene, tmp_path):
         assert bridge.http("POST", path, "{}", other)[0] in (400, 422), path
 
 
-def test_metrics_may_be_open(scene, tmp_path):
-    scene.start_nats()
-    put_token(tmp_path / "token", TOKEN)
-    daemon = start(scene, "kvaggregator", f'token_file = "{tmp_path}/token"; open_metrics = true;')
-    wait_for("the daemon is ready", daemon.is_ready)
-    assert (get(daemon, "/metrics"), get(daemon, "/streams")) == (200, 401)
-
-
 def test_a_new_token_replaces_the_old_one_and_a_bad_file_does_not(scene, tmp_path):
     scene.start_nats()
     put_token(tmp_path / "token", TOKEN)
@@ -145,22 +136,6 @@ def test_another_address_than_loopback_requires_a_guard_or_the_word_insecure(sce
     for security in ("insecure = true;", f'token_file = "{tmp_path}/token";'):
         daemon = start(scene, program, security, listen="0.0.0.0")
         wait_for("the daemon is ready", daemon.is_ready)
-
-
-def test_check_names_a_key_that_is_not_the_certificates(scene, tmp_path):
-    ca = authority.Authority(tmp_path)
-    ca.sign("server")
-    os.replace(tmp_path / "server.key", tmp_path / "old.key")
-    ca.sign("other")
-    path = tmp_path / "a.cfg"
-    path.write_text(
-        f'http_security = {{ cert_file = "{tmp_path}/server.pem"; key_file = "{tmp_path}/other.key"; }};\n'
-    )
-    done = subprocess.run(
-        [programs.BIN / "kvaggregator", "--check", "--config", path], capture_output=True, text=True, check=False
-    )
-    assert done.returncode != 0
-    assert "http_security.key_file: " in done.stderr and "is not the key of the certificate" in done.stderr
 
 
 # ---- TLS -------------------------------------------------------------------------------
@@ -229,3 +204,17 @@ def test_a_new_certificate_is_served_and_connections_live_on(scene, tmp_path, tl
     wait_for("the log says so", lambda: "keeping the running ones" in daemon.text())
     assert serial(daemon.port, tls) == second
     assert authority.request(connection, path, TOKEN)[0] == 200 and connection.sock is its_socket
+
+
+def test_check_names_a_key_that_is_not_the_certificates(scene, tmp_path):
+    ca = authority.Authority(tmp_path)
+    ca.sign("server")
+    os.replace(tmp_path / "server.key", tmp_path / "old.key")
+    ca.sign("other")
+    path = tmp_path / "a.cfg"
+    path.write_text(
+        f'http_security = {{ cert_file = "{tmp_path}/server.pem"; key_file = "{tmp_path}/other.key"; }};\n'
+    )
+    done = programs.run("kvaggregator", "--check", "--config", path)
+    assert done.returncode != 0
+    assert "http_security.key_file: " in done.stderr and "is not the key of the certificate" in done.stderr

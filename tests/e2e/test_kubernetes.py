@@ -3,15 +3,11 @@
 import itertools
 import json
 import re
-import ssl
-import subprocess
 import time
 
 import pytest
 
 import programs
-from authority import Authority
-from clock import Clock, build_shim
 from conftest import NAMESPACE, PUBLISH, ROUTER, worker
 from pod_store import container, engine_pod, pod_status
 from programs import wait_for
@@ -121,28 +117,6 @@ def test_pods_that_run_are_workers_and_leave_with_their_blocks(scene, kube, pods
     assert metric(bridge, 'kvb_kubernetes_requests_total{verb="list"}') == 1
 
 
-def test_the_worker_id_is_dynamos_hash_of_the_name(scene, kube, pods):
-    pods.start("vllm-0")
-    bridge = watching(scene, kube)
-    wait_for("the pod is a worker", has(bridge, "vllm-0"))
-    assert names(bridge)["vllm-0"]["worker_id"] == 1943803597606491
-
-
-def test_a_pod_of_the_same_name_is_another_worker(scene, kube, pods):
-    aggregator = scene.aggregator()
-    pods.start("a")
-    bridge = watching(scene, kube)
-    wait_for("the pod is a worker", has(bridge, "a"))
-    worker_id = names(bridge)["a"]["worker_id"]
-    pods.engines["a"].publish(store(1))
-    wait_for("the pod's block is listed", lists(aggregator, worker_id, 1))
-    kube.pods.delete("inference", "a", grace_s=0)
-    one = pods.start("a")
-    assert one["metadata"]["name"] == "a"
-    pods.engines["a"].publish(store(2))
-    wait_for("only the new one's block is listed", lists(aggregator, worker_id, 2))
-
-
 def test_an_address_that_is_given_to_another_pod_mixes_no_lists(scene, kube, pods):
     """The pods overlap: the node of the first one was lost, and the API server does not know that
     yet."""
@@ -165,16 +139,6 @@ def test_an_address_that_is_given_to_another_pod_mixes_no_lists(scene, kube, pod
              and lists(aggregator, first)())
     kube.pods.delete("inference", "a", grace_s=0)
     wait_for("the older pod is not shown any more", lambda: reasons(bridge) == {})
-
-
-def test_labels_readiness_and_draining_leave_the_socket_open(scene, kube, pods):
-    pods.start("a")
-    bridge = watching(scene, kube)
-    wait_for("the pod is a worker", has(bridge, "a"))
-    before = names(bridge)["a"]["reconnects"]
-    kube.pods.patch("inference", "a", {"metadata": {"labels": {"llm-d.ai/role": "decode"}}})
-    wait_for("the role is changed", lambda: names(bridge)["a"].get("role") == "decode")
-    assert names(bridge)["a"]["reconnects"] == before and "a rank was removed while" not in bridge.text()
 
 
 def test_what_a_pod_is_stands_in_every_answer(scene, kube, pods):
@@ -269,28 +233,6 @@ def test_each_pod_that_is_not_taken_has_its_reason(scene, kube, pods):
     wait_for("both pods are workers again", has(bridge, "taken", "relabelled"))
 
 
-def test_of_two_pods_with_one_id_the_younger_is_refused_and_logged(scene, kube, pods):
-    pods.start("a", age_s=60)  # ages are whole seconds; of two equal ones the uid decides
-    bridge = watching(scene, kube, namespaces=["*"])
-    wait_for("the pod is a worker", has(bridge, "a"))
-    time_of_first = names(bridge)["a"]["worker_id"]
-    kube.pods.create(
-        engine_pod("a", namespace="other", ip=pods.address(), containers=[container(kv_events=5557)]), "other")
-    wait_for("the younger is refused", lambda: reasons(bridge) == {"a": "id_taken"})
-    wait_for("the log says so", lambda: "a pod is not taken" in bridge.text() and 'id_from = \\"uid\\"' in bridge.text())
-    assert names(bridge)["a"]["worker_id"] == time_of_first and names(bridge)["a"]["namespace_k8s"] == "inference"
-
-
-def test_a_pod_that_the_file_has_is_left_to_the_file(scene, kube, pods):
-    ip = pods.address()
-    one = scene.engine(bind=f"tcp://{ip}:*", bind_replay=f"tcp://{ip}:*")
-    pods.create("a", ip, one)
-    pods.start("b")
-    bridge = scene.bridge(worker(one), limits=config(kube))
-    wait_for("the other is a worker", has(bridge, "b"))
-    wait_for("the first is the file's", lambda: reasons(bridge) == {"a": "other_list"})
-
-
 def test_a_selector_that_matches_nothing_is_a_state_that_is_logged_once(scene, kube, pods):
     pods.start("a")
     bridge = scene.bridge(limits=config(kube, selector="app=nothing"))
@@ -326,6 +268,41 @@ def test_while_the_api_is_away_all_workers_stay(scene, kube, pods):
     assert "the API server is unreachable or refuses: all workers stay" in bridge.text()
 
 
+def test_a_kubeconfig_gives_the_api_and_the_identity(scene, kube, pods):
+    kube.kubeconfig.chmod(0o600)
+    pods.start("a")
+    bridge = watching(scene, kube, kubeconfig=str(kube.kubeconfig), namespaces=[])
+    wait_for("the pod is a worker", has(bridge, "a"))  # the context's namespace
+    kube.new_token()
+    kube.kubeconfig.chmod(0o600)
+    kube.expire()
+    pods.start("b")
+    wait_for("the new token is read after a 401", has(bridge, "a", "b"))
+
+
+def test_missing_rights_of_the_role_are_reported(scene, kube):
+    kube.new_token(verbs=["get"])
+    bridge = scene.bridge(limits=config(kube))
+    wait_for("the log says so", lambda: "the Role needs get, list and watch of pods" in bridge.text())
+    wait_for("/state, too", lambda: state(bridge)["kubernetes"]["state"] == "away")
+
+
+def test_a_certificate_that_has_expired_is_an_api_that_is_away(scene, kube, pods):
+    kube.new_certificate(days=-1)
+    pods.start("a")
+    bridge = scene.bridge(limits=config(kube))
+    wait_for("the log says so", lambda: "certificate has expired" in bridge.text())
+    kube.new_certificate(new_authority=True)  # the file of the CA is new, too
+    wait_for("the pod is a worker", has(bridge, "a"))
+
+
+# ---- What it may answer, too ----------------------------------------------------------------
+
+
+def line(kind, thing):
+    return json.dumps({"type": kind, "object": thing}).encode() + b"\n"
+
+
 @pytest.mark.parametrize("how", ["event", "status"])
 def test_an_expired_version_causes_a_list_that_keeps_unchanged_workers(scene, kube, pods, how):
     kube.gone_as = how
@@ -359,30 +336,6 @@ def test_lines_split_at_every_byte_and_lists_in_pages(scene, kube, pods):
     assert len(state(bridge)["kubernetes"]["not_taken"]) == 32
 
 
-def test_a_token_that_is_rotated_is_read_again(scene, kube, pods):
-    pods.start("a")
-    bridge = watching(scene, kube)
-    wait_for("the pod is a worker", has(bridge, "a"))
-    kube.new_token()
-    kube.expire()
-    kube.cut_watches()
-    pods.start("b")
-    wait_for("the other pod is a worker", has(bridge, "a", "b"))
-
-
-def test_a_kubeconfig_gives_the_api_and_the_identity(scene, kube, pods):
-    """The file that kubectl uses in test_kube_clients.py."""
-    kube.kubeconfig.chmod(0o600)
-    pods.start("a")
-    bridge = watching(scene, kube, kubeconfig=str(kube.kubeconfig), namespaces=[])
-    wait_for("the pod is a worker", has(bridge, "a"))  # the context's namespace
-    kube.new_token()
-    kube.kubeconfig.chmod(0o600)
-    kube.expire()
-    pods.start("b")
-    wait_for("the new token is read after a 401", has(bridge, "a", "b"))
-
-
 def test_a_kubeconfig_that_others_may_read_or_that_runs_a_program_is_refused(scene, kube, tmp_path):
     path = tmp_path / "kubeconfig"
 
@@ -391,8 +344,7 @@ def test_a_kubeconfig_that_others_may_read_or_that_runs_a_program_is_refused(sce
         path.chmod(mode)
         config_file = tmp_path / "bridge.cfg"
         config_file.write_text('publish = { namespace = "n"; component = "c"; };\n' + config(kube, kubeconfig=str(path)))
-        done = subprocess.run([programs.BIN / "kvbridge", "--config", config_file, "--check"], capture_output=True,
-                              text=True, timeout=60)
+        done = programs.run("kvbridge", "--config", config_file, "--check")
         return done.stdout + done.stderr
 
     good = kube.kubeconfig.read_text()
@@ -404,46 +356,6 @@ def test_a_kubeconfig_that_others_may_read_or_that_runs_a_program_is_refused(sce
     assert "tokenFile cannot be used now: cannot read" in check(good.replace('"token"', '"tokenFile"'))
     clear = check(good.replace("https://", "http://"))
     assert "kubernetes.kubeconfig: the token goes over http:// in clear" in clear
-
-
-def test_a_certificate_and_a_token_replaced_in_place_are_shown_before_anything_is_refused(scene, kube, pods, tmp_path):
-    """A kubeconfig with files beside it. Watches end often here; each goes on in the connection of the last one,
-    until that is 10 s old, in whole seconds of libcurl: 11 s and a watch. The token is read again once a minute."""
-    ours = Authority(kube.folder, "clients")
-    kube.context.verify_mode = ssl.CERT_REQUIRED
-    kube.context.load_verify_locations(ours.path)
-    asked, authorize = [], kube.authorize  # [(when, token)]
-    kube.authorize = lambda header, request: asked.append((time.monotonic(), header.split()[1])) or authorize(header, request)
-    kubeconfig = json.loads(kube.kubeconfig.read_text())
-    certificate, key = ours.sign("client", purpose="clientAuth")
-    kubeconfig["users"][0]["user"] = {
-        "tokenFile": str(kube.token_file), "client-certificate": str(certificate), "client-key": str(key)}
-    path = tmp_path / "kubeconfig"
-    path.write_text(json.dumps(kubeconfig))
-    path.chmod(0o600)
-    pods.start("a")
-    bridge = watching(scene, kube, kubeconfig=str(path), namespaces=[])
-    wait_for("the pod is a worker", has(bridge, "a"))
-
-    def shown():
-        return {int(one.getpeercert()["serialNumber"], 16) for one in list(kube.connections)}
-
-    (before,), old_token, began = shown(), kube.token, time.monotonic()
-    ours.sign("client", purpose="clientAuth")
-    kube.new_token()
-
-    def after_a_watch(what):
-        """A watch that lasts less than a second counts as one that has failed."""
-        if kube.streams and time.monotonic() - asked[-1][0] > 1.2:
-            seen = len(asked)
-            kube.end_watches()
-            wait_for("the next watch", lambda: len(asked) > seen and kube.streams)
-        return what()
-
-    wait_for("the new certificate is shown", lambda: after_a_watch(lambda: before not in shown()))
-    assert asked[-1][1] == old_token and time.monotonic() - began < 60
-    wait_for("the new token is shown", lambda: after_a_watch(lambda: asked[-1][1] == kube.token), 100)
-    assert set(kube.counts) == {"list", "list 200", "watch", "watch 200"}, kube.counts
 
 
 def test_refusals_are_waited_out_and_said(scene, kube, pods):
@@ -465,46 +377,6 @@ def test_watches_that_end_at_once_are_said(scene, kube, pods):
     wait_for("the log says why", lambda: any(
         "the API server is unreachable or refuses" in line and "ends watches at once" in line
         for line in bridge.text().splitlines()))
-
-
-def test_missing_rights_of_the_role_are_reported(scene, kube):
-    kube.new_token(verbs=["get"])
-    bridge = scene.bridge(limits=config(kube))
-    wait_for("the log says so", lambda: "the Role needs get, list and watch of pods" in bridge.text())
-    wait_for("/state, too", lambda: state(bridge)["kubernetes"]["state"] == "away")
-
-
-def test_a_certificate_that_has_expired_is_an_api_that_is_away(scene, kube, pods):
-    kube.new_certificate(days=-1)
-    pods.start("a")
-    bridge = scene.bridge(limits=config(kube))
-    wait_for("the log says so", lambda: "certificate has expired" in bridge.text())
-    kube.new_certificate(new_authority=True)  # the file of the CA is new, too
-    wait_for("the pod is a worker", has(bridge, "a"))
-
-
-@pytest.mark.parametrize("jump_s", [-3600, 3600], ids=["back", "forward"])
-def test_a_clock_that_jumps_ends_no_watch(scene, kube, pods, tmp_path, monkeypatch, jump_s):
-    clock = Clock(tmp_path / "clock")
-    pods.start("a")
-    with monkeypatch.context() as patch:
-        for name, value in clock.environment(build_shim(tmp_path)).items():
-            patch.setenv(name, value)
-        bridge = watching(scene, kube)
-    wait_for("the pod is a worker", has(bridge, "a"))
-    clock.jump(jump_s)
-    pods.start("b")
-    wait_for("the other one is, too", has(bridge, "a", "b"))
-    assert metric(bridge, 'kvb_kubernetes_requests_total{verb="watch"}') == 1
-    assert state(bridge)["kubernetes"]["state"] == "watching"
-
-
-# ---- Invalid objects
-# -------------------------------------------------------------------------------
-
-
-def line(kind, thing):
-    return json.dumps({"type": kind, "object": thing}).encode() + b"\n"
 
 
 def test_bad_objects_are_counted_and_affect_no_others(scene, kube, pods):
@@ -557,6 +429,22 @@ def test_a_list_without_an_end_is_given_up_and_tried_again(scene, kube, pods):
     wait_for("the pod is a worker", has(bridge, "a"))
 
 
+def test_a_pod_whose_engine_says_where_its_events_are_is_discovered(scene, kube, pods):
+    ip = pods.address()
+    one = scene.engine(bind=f"tcp://{ip}:*", bind_replay=f"tcp://{ip}:*")
+    api = EngineApi()
+    api.sources = [{"data_parallel_rank": 0, "endpoint": one.events.replace(ip, "*"),
+                    "replay_endpoint": one.replay.replace(ip, "*"), "topic": "kv-events"}]
+    api.start(ip)
+    kube.pods.create(engine_pod("a", ip=ip, containers=[container(http=api.port)]))
+    bridge = watching(scene, kube, discover="address")
+    wait_for("the pod's rank is read", lambda: [
+        s["pod"] for s in state(bridge)["streams"] if s["origin"] == "discovered"] == ["a"])
+    kube.pods.delete("inference", "a", grace_s=0)
+    wait_for("the pod's stream is gone", lambda: state(bridge)["streams"] == [])
+    api.close()
+
+
 # ---- What people read ------------------------------------------------------------------------------------
 
 
@@ -569,8 +457,7 @@ def test_kvctl_lists_workers_and_refused_pods(scene, kube, pods):
     wait_for("the other is not", lambda: reasons(bridge) == {"waits": "phase"})
 
     def kvctl(*words):
-        command = [programs.BIN / "kvctl", "--nats", scene.nats_url, "--namespace", NAMESPACE, *words]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+        return scene.kvctl("--namespace", NAMESPACE, *words, check=True).stdout
 
     text = kvctl("workers")
     assert re.search(r"^ *7 +0 +file ", text, re.M) and re.search(r" kubernetes .* a +node-a", text)
@@ -602,84 +489,8 @@ def test_what_a_pod_runs_names_its_model(scene, kube, pods):
         "entry-point": ("Qwen/Q", 4, "first argument"),
     }
     wait_for("its metrics name the pod", lambda: 'pod_key="inference/one-list"' in bridge.http("GET", "/metrics")[1])
-    command = [programs.BIN / "kvctl", "--nats", scene.nats_url, "--namespace", NAMESPACE, "workers"]
-    text = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    text = scene.kvctl("--namespace", NAMESPACE, "workers", check=True).stdout
     assert len(re.findall(r" Qwen/Q +argument of serve ", text)) == 2, text
-
-
-def test_what_a_pod_runs_says_whether_it_drops_a_block(scene, kube, pods):
-    said = {
-        "eagle": ["--speculative-config", '{"method": "eagle3", "num_speculative_tokens": 3}'],
-        "dotted": ["--speculative-config.method", "ngram"],
-        "model-alone": ["-sc", '{"model": "Qwen/Qwen3-0.6B"}'],
-        "plain": [],
-    }
-    for name, args in said.items():
-        ip = pods.address()
-        one = pods.engines[name] = scene.engine(bind=f"tcp://{ip}:*", bind_replay=f"tcp://{ip}:*")
-        ports = {"kv_events": int(one.events.rpartition(":")[2]), "kv_replay": int(one.replay.rpartition(":")[2])}
-        inside = {**container(**ports), "command": ["vllm", "serve", "m"], "args": args}
-        kube.pods.create(engine_pod(name, ip=ip, containers=[inside]))
-    bridge = watching(scene, kube)
-    wait_for("all are workers", has(bridge, *said))
-    for number, name in enumerate(said):
-        pods.engines[name].publish(store(number + 1))
-    wait_for("all have a block", lambda: all(one["batches"] for one in names(bridge).values()))
-    found = {name: one.get("speculative_drop", {}) for name, one in names(bridge).items()}
-    assert [found[name].get("blocks") for name in said] == [1, 0, None, None], found
-    assert [found[name].get("source") for name in said] == ["pod arguments"] * 3 + [None], found
-    wait_for("no list of a drafter of unknown kind is exact", lambda: {
-        name: one["reason"] for name, one in names(bridge).items()}["model-alone"] == "speculation")
-    assert names(bridge)["eagle"]["reason"] != "speculation"
-    wait_for("the log says it", lambda: "a block less than it holds: hits are answered so" in bridge.text())
-
-
-@pytest.mark.no_nats
-def test_check_says_what_names_the_model_of_a_pod(tmp_path):
-    path = tmp_path / "good.cfg"
-    path.write_text(
-        'nats = { url = "nats://127.0.0.1:1"; };\npublish = { namespace = "n"; component = "c"; };\n'
-        'kubernetes = { namespaces = ("a"); preset = "llm-d"; model_label = "x/m"; };\n'
-        'defaults = { model = "Qwen/Q"; };\n')
-    done = subprocess.run(
-        [programs.BIN / "kvbridge", "--config", path, "--check"], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0
-    assert ("the model of a pod: label x/m, else label llm-d.ai/model, else its engine's arguments, else Qwen/Q"
-            in done.stdout)
-
-
-@pytest.mark.no_nats
-def test_check_names_the_key_and_the_remedy(tmp_path):
-    path = tmp_path / "bad.cfg"
-    path.write_text(
-        'nats = { url = "nats://127.0.0.1:1"; };\npublish = { namespace = "n"; component = "c"; };\n'
-        'kubernetes = { namespaces = ("*", "a"); preset = "openshift"; id_from = "ip"; api = "k8s:6443"; '
-        'kubeconfig = "config"; };\n')
-    done = subprocess.run(
-        [programs.BIN / "kvbridge", "--config", path, "--check"], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 78
-    for part in (
-        "kubernetes.preset: ", '"aibrix"', "kubernetes.id_from: expected name, uid or label:KEY",
-        "kubernetes.api: this key is gone: a kubeconfig says it", "kubernetes.kubeconfig: begin it with /",
-        'kubernetes.namespaces: "*" stands for all',
-    ):
-        assert part in done.stdout + done.stderr, done
-
-
-def test_a_pod_whose_engine_says_where_its_events_are_is_discovered(scene, kube, pods):
-    ip = pods.address()
-    one = scene.engine(bind=f"tcp://{ip}:*", bind_replay=f"tcp://{ip}:*")
-    api = EngineApi()
-    api.sources = [{"data_parallel_rank": 0, "endpoint": one.events.replace(ip, "*"),
-                    "replay_endpoint": one.replay.replace(ip, "*"), "topic": "kv-events"}]
-    api.start(ip)
-    kube.pods.create(engine_pod("a", ip=ip, containers=[container(http=api.port)]))
-    bridge = watching(scene, kube, discover="address")
-    wait_for("the pod's rank is read", lambda: [
-        s["pod"] for s in state(bridge)["streams"] if s["origin"] == "discovered"] == ["a"])
-    kube.pods.delete("inference", "a", grace_s=0)
-    wait_for("the pod's stream is gone", lambda: state(bridge)["streams"] == [])
-    api.close()
 
 
 def test_a_pod_whose_engine_does_not_say_where_its_events_are_is_read_at_its_ports(scene, kube, pods):

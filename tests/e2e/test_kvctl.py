@@ -35,21 +35,6 @@ def test_each_command_has_a_help_of_its_own_on_one_screen(command):
     assert kvctl(command, "--help") == said == kvctl("-h", command), "however it is asked for"
 
 
-def test_the_whole_help_has_every_command_and_every_option():
-    whole = kvctl("help")
-    assert kvctl("--help") == kvctl("-h") == whole
-    assert all(len(line) <= 80 for line in whole.splitlines()), whole
-    assert re.findall(r"^  ([a-z]+)", whole, re.MULTILINE) == COMMANDS.split()
-    single = {option for command in COMMANDS.split() for option in options_in(kvctl("help", command))}
-    login = whole.split("Login to NATS")[1]
-    assert single | set(options_in(login)) == set(options_in(whole)) and "--text" in single
-
-
-def test_the_version_is_told_in_three_ways():
-    assert re.fullmatch(r"kvctl \d+\.\d+\.\d+\n", kvctl("version"))
-    assert kvctl("--version") == kvctl("-V") == kvctl("version")
-
-
 # ---- Wrong usage --------------------------------------------------------------------------
 
 

@@ -160,22 +160,3 @@ def test_a_draining_worker_is_listed_and_matched_and_gets_no_requests(scene):
     assert post(stage.bridge, "/drain", {})[0] == 422
     assert "missing field `worker_id`" in str(post(stage.bridge, "/drain", {})[1])
     assert post(stage.bridge, "/drain", {"worker_id": PREFILL}, token="wrong")[0] == 401
-
-
-@pytest.mark.parametrize("labels, why", [
-    ('labels = { role = 7; };', "workers[0].labels: role: expected a string in quotes"),
-    ('labels = "role";', "workers[0].labels: expected a group"),
-    (f'labels = {{ role = "{"x" * 128}"; }};', "workers[0].labels: label role: the value has at most 127 bytes"),
-    (f'labels = {{ {" ".join(f"n{i} = {chr(34)}{chr(34)};" for i in range(17))} }};', "workers[0].labels: at most 16 labels"),
-])
-def test_wrong_labels_in_the_file_are_named(tmp_path, labels, why):
-    import subprocess
-    import programs
-
-    path = tmp_path / "labels.cfg"
-    path.write_text(
-        'nats = { url = "nats://127.0.0.1:4222"; };\npublish = { namespace = "d"; component = "W"; };\n'
-        f'workers = ( {{ id = 1; model = "m"; block_size = 16; events = "tcp://127.0.0.1:19997"; {labels} }} );\n'
-    )
-    done = subprocess.run([programs.BIN / "kvbridge", "--config", path, "--check"], capture_output=True, text=True, timeout=60)
-    assert done.returncode != 0 and why in done.stderr, done

@@ -3,8 +3,6 @@ slow and silent sources, and ones with invalid messages."""
 
 import json
 import pathlib
-import re
-import subprocess
 import time
 
 import msgspec
@@ -14,7 +12,6 @@ import zmq
 import programs
 from conftest import PUBLISH
 from programs import wait_for
-from web import Web
 
 DATA = pathlib.Path(__file__).resolve().parents[1] / "data"
 CAPTURE = DATA / "vllm-0.32"
@@ -54,13 +51,6 @@ class Coordinator:
     def close(self):
         self.socket.close()
         self.context.term()
-
-
-@pytest.fixture
-def web(scene):
-    one = Web()
-    scene.engines.append(one)
-    return one
 
 
 @pytest.fixture
@@ -174,40 +164,6 @@ def test_the_recorded_data_parallel_run_comes_out_by_rank(scene, web, coordinato
     wait_for("the coordinator is fresh", lambda: sources(bridge)[7, "coordinator"]["state"] == "fresh")
 
 
-@pytest.mark.first
-def test_a_simulated_engine_reports_the_same_on_its_page_and_its_socket(scene):
-    workers = scene.folder / "workers"
-    port = programs.free_port()
-    fleet = scene.start("kvfleet", [
-        programs.BIN / "kvfleet", "--workers", 2, "--ranks", 2, "--blocks", 256, "--rate", 40,
-        "--trace", DATA / "conversation_trace.jsonl", "--config-out", workers, "--http", f"127.0.0.1:{port}",
-    ])
-    wait_for("kvfleet has bound its sockets", lambda: workers.exists() and workers.read_text())
-    text = workers.read_text()
-    ids = [int(word) for word in re.findall(r"\bid = (\d+)", text)]
-    for worker_id in ids:  # its metrics page in place of its socket
-        text = re.sub(
-            r"load = \{ zmq = [^}]*\}", f'load = {{ prometheus = "http://127.0.0.1:{port}/workers/{worker_id}/metrics";'
-            " scrape_ms = 100; }", text, count=1)
-    loads = Loads(scene)
-    http = programs.free_port()
-    bridge = scene.daemon(
-        "kvbridge",
-        f'nats = {{ url = "{scene.nats_url}"; }};\n'
-        'publish = { namespace = "dynamo"; component = "VllmWorker"; formats = ["json"]; };\n'
-        f'{text}http = "127.0.0.1:{http}";\n', http,
-    )
-    wait_for("kvbridge is ready", bridge.is_ready)
-    for worker_id in ids:
-        for rank in (0, 1):
-            wait_for(f"load of {worker_id}/{rank}", lambda: loads.look().get((worker_id, rank), {}).get("kv_active_blocks"))
-            assert loads.newest[worker_id, rank]["kv_total_blocks"] == 256
-    wait_for("something is found in the caches", lambda: any(
-        load["gpu_prefix_cache_hit_rate"] > 0 for load in loads.look().values()))
-    assert bridge.metric("kvb_load_samples_refused_total") == 0
-    assert fleet.is_running()
-
-
 # ---- Sources that fail -----------------------------------------------------------------
 
 
@@ -274,71 +230,6 @@ def test_a_page_that_falls_silent_leaves_the_figures_and_comes_back(scene, web):
     assert "sends again" in bridge.text()
 
 
-def test_a_slow_page_is_valid_for_three_of_its_periods(scene, web):
-    web.pages["/metrics"] = web.slow(page(3), 3.5)  # above the usual life of figures
-    loads = Loads(scene)
-    bridge = scene.bridge(row(prometheus=web.url("/metrics"), scrape_ms=100))
-    loads.wait((7, 0), request_active_slots=3)
-    wait_for("the source is fresh", lambda: sources(bridge)[7, "prometheus"]["state"] == "fresh")
-    asked = web.asked["/metrics"]
-
-    def is_read_again():
-        assert sources(bridge)[7, "prometheus"]["state"] == "fresh"
-        return web.asked["/metrics"] > asked + 1
-
-    wait_for("the page is read again", is_read_again)
-
-
-def test_counters_that_restart_give_valid_rates(scene, web):
-    loads = Loads(scene)
-    web.pages["/metrics"] = page(1)
-    bridge = scene.bridge(row(prometheus=web.url("/metrics"), scrape_ms=300))
-    loads.wait((7, 0), request_active_slots=1)
-    web.pages["/metrics"] = page(1, hits=100, queries=200)
-    loads.wait((7, 0), gpu_prefix_cache_hit_rate=0.5)
-    loads.wait((7, 0), gpu_prefix_cache_hit_rate=0)  # there were no queries since
-    web.pages["/metrics"] = page(2, hits=3, queries=4)  # another incarnation
-    loads.wait((7, 0), gpu_prefix_cache_hit_rate=0.75)
-    loads.wait((7, 0), request_active_slots=2, gpu_prefix_cache_hit_rate=0)
-    assert bridge.metric("kvb_load_resets_total") == 1
-    assert bridge.metric("kvb_load_samples_refused_total") == 0
-    rates = {figures_of(json.loads(message.data))["gpu_prefix_cache_hit_rate"] for message in loads.seen}
-    assert rates <= {0.5, 0, 0.75}
-
-
-def test_rows_of_one_rank_side_by_side_are_chosen_or_added(scene, web):
-    """Rows of front-end processes, priorities, pipeline stages and another model."""
-    sgl = 'engine_type="unified",model_name="m",tp_rank="0",pp_rank='
-    pids = "".join(
-        f'vllm:kv_cache_usage_perc{{engine="0",model_name="m",pid="{pid}"}} {usage}\n'
-        for pid, usage in ((277, 0), (273, 0.65), (271, 0))
-    )
-    processes = page(5, 2, blocks=1001).replace("vllm:kv_cache_usage_perc", "vllm:other") + pids
-    pages = {
-        "pids": (processes, {"kv_active_blocks": 650}),
-        "priorities": (
-            f'sglang:num_queue_reqs{{{sgl}"0"}} 4\nsglang:num_queue_reqs{{{sgl}"0",priority="1"}} 1\n',
-            {"num_requests_waiting": 4},
-        ),
-        "stages": (
-            f'sglang:num_queue_reqs{{{sgl}"0"}} 6\nsglang:num_queue_reqs{{{sgl}"1"}} 0\n',
-            {"num_requests_waiting": 6},
-        ),
-        "models": (
-            page(5, 2, 0.65, blocks=1001) + page(1, 0, 0.1, blocks=1001).replace('"m"', '"other"'),
-            {"num_requests_waiting": 2, "kv_active_blocks": 650},
-        ),
-    }
-    rows = []
-    for worker_id, (name, (text, _)) in enumerate(pages.items(), 1):
-        web.pages[f"/{name}"] = text
-        rows.append(row(worker_id, prometheus=web.url(f"/{name}"), scrape_ms=100))
-    loads = Loads(scene)
-    scene.bridge(*rows)
-    for worker_id, (_, figures) in enumerate(pages.values(), 1):
-        loads.wait((worker_id, 0), **figures)
-
-
 # ---- The coordinator -----------------------------------------------------------------
 
 
@@ -379,77 +270,6 @@ def test_ranks_come_and_go_with_the_coordinators_list(scene, coordinator):
 # ---- Sockets, and several sources ----------------------------------------------------
 
 
-def test_each_form_of_forward_pass_metrics_is_read(scene):
-    feed, loads = scene.load_feed(), Loads(scene)
-    bridge = scene.bridge(row(ranks=4, zmq=feed.endpoint))
-    figures = {
-        "request_active_slots": 3, "request_total_slots": 8, "kv_active_blocks": 5, "kv_total_blocks": 10,
-        "num_requests_waiting": 2, "gpu_cache_usage_perc": 0.5, "gpu_prefix_cache_hit_rate": 0.25,
-    }
-    scheduler = {
-        "version": 1, "worker_id": "w", "dp_rank": 3, "counter_id": 9, "wall_time": 0.01,
-        "scheduled_requests": {"num_prefill_requests": 1, "sum_prefill_tokens": 99, "num_decode_requests": 6},
-        "queued_requests": {"num_prefill_requests": 4, "num_decode_requests": 1},
-    }
-
-    def send_all():
-        feed.send(figures)
-        feed.send(figures, rank=1)
-        feed.pub.send_multipart([b"topic", (7).to_bytes(8, "big"), msgspec.msgpack.encode({**figures, "data_parallel_rank": 2})])
-        feed.pub.send_multipart([b"", (8).to_bytes(8, "big"), msgspec.msgpack.encode(scheduler)])
-        return {(7, 0), (7, 1), (7, 2), (7, 3)} <= set(loads.look())
-
-    wait_for("each rank's form has come out", send_all)
-    for rank in (0, 1, 2):
-        assert {key: loads.newest[7, rank][key] for key in figures} == figures
-    assert loads.newest[7, 3]["request_active_slots"] == 7
-    assert loads.newest[7, 3]["num_requests_waiting"] == 5
-    assert loads.newest[7, 3]["kv_total_blocks"] == 0
-    assert bridge.metric("kvb_load_scheduler_samples_total") > 0
-    assert bridge.metric("kvb_load_samples_refused_total") == 0
-
-
-def test_of_several_sources_the_newest_value_counts(scene, web, coordinator):
-    feed, loads = scene.load_feed(), Loads(scene)
-    web.pages["/metrics"] = page(1, waiting=1, usage=0.5, hits=1, queries=4, blocks=201)
-    scene.bridge(row(
-        zmq=feed.endpoint, prometheus=web.url("/metrics"), coordinator=coordinator.endpoint, scrape_ms=60000,
-    ))
-    loads.wait((7, 0), request_active_slots=1, kv_active_blocks=100, kv_total_blocks=201)
-    coordinator.wait_for_listener()
-    coordinator.say([[2, 3, 0.25]])
-    loads.wait((7, 0), num_requests_waiting=2, request_active_slots=3, kv_active_blocks=50, kv_total_blocks=201,
-               gpu_prefix_cache_hit_rate=0.25)
-
-    def fed():
-        feed.send({"num_requests_waiting": 9, "kv_active_blocks": 7})
-        load = loads.look()[7, 0]
-        return load["num_requests_waiting"] == 9 and load
-
-    load = wait_for("the socket's figures are the newest", fed)
-    assert (load["request_active_slots"], load["kv_active_blocks"], load["kv_total_blocks"]) == (3, 7, 201)
-
-    def told():  # an earlier message of the socket may still arrive, so the message is repeated until it is the newest
-        coordinator.say([[4, 5, 0.25]])
-        load = loads.look()[7, 0]
-        return (load["num_requests_waiting"], load["request_active_slots"], load["kv_active_blocks"]) == (4, 5, 50)
-
-    wait_for("the coordinator's figures are the newest", told)
-
-
-def test_invalid_pages_and_endpoints_are_errors_of_check(scene):
-    path = scene.folder / "bad.cfg"
-    path.write_text(
-        'publish = { namespace = "n"; component = "c"; };\nworkers = (\n  { '
-        + row(prometheus="127.0.0.1:8000/metrics", coordinator="http://127.0.0.1:1", scrape_ms=10) + " });\n"
-    )
-    done = subprocess.run([programs.BIN / "kvbridge", "--config", path, "--check"], capture_output=True, text=True)
-    assert done.returncode == 78
-    assert "load.prometheus: expected http://host:port/path" in done.stderr + done.stdout
-    assert "load.coordinator: expected tcp://host:port" in done.stderr + done.stdout
-    assert "load.scrape_ms: 10 is out of range" in done.stderr + done.stdout
-
-
 def protocol_errors(bridge):
     return bridge.metric("kvb_load_samples_refused_total", reason="protocol")
 
@@ -473,29 +293,14 @@ def test_a_load_message_above_the_limit_is_counted_and_the_next_one_is_read(scen
     assert protocol_errors(bridge) == 2
 
 
-def test_an_engine_that_is_away_for_a_while_is_no_protocol_error(scene, coordinator):
-    scene.start_nats()
-    loads = Loads(scene)
-    bridge = scene.bridge(row(coordinator=coordinator.endpoint))
-    coordinator.wait_for_listener()
-    coordinator.say([[1, 2]])
-    loads.wait((7, 0), num_requests_waiting=1)
-    coordinator.socket.unbind(coordinator.endpoint)
-    coordinator.socket.close()
-    wait_for("the log says that the source is silent", lambda: "a load source is silent" in bridge.text())
-    assert protocol_errors(bridge) == 0
-
-
-def test_a_coordinator_whose_message_is_too_large_is_read_again(scene, coordinator):
-    scene.start_nats()
-    loads = Loads(scene)
-    bridge = scene.bridge(row(coordinator=coordinator.endpoint))
-    coordinator.wait_for_listener()
-    coordinator.send(bytes(1 << 20))
-    wait_for("the metric counts the error", lambda: protocol_errors(bridge) == 1)
-
-    def read():
-        coordinator.say([[3, 2]])
-        return loads.look().get((7, 0), {}).get("num_requests_waiting") == 3
-
-    wait_for("the next is read", read)
+def test_invalid_pages_and_endpoints_are_errors_of_check(scene):
+    path = scene.folder / "bad.cfg"
+    path.write_text(
+        'publish = { namespace = "n"; component = "c"; };\nworkers = (\n  { '
+        + row(prometheus="127.0.0.1:8000/metrics", coordinator="http://127.0.0.1:1", scrape_ms=10) + " });\n"
+    )
+    done = programs.run("kvbridge", "--config", path, "--check")
+    assert done.returncode == 78
+    assert "load.prometheus: expected http://host:port/path" in done.stderr + done.stdout
+    assert "load.coordinator: expected tcp://host:port" in done.stderr + done.stdout
+    assert "load.scrape_ms: 10 is out of range" in done.stderr + done.stdout

@@ -4,7 +4,6 @@ and does Prometheus find the daemons?"""
 
 import ipaddress
 import json
-import os
 import pathlib
 import re
 import shutil
@@ -13,12 +12,10 @@ import subprocess
 import jsonschema
 import kubernetes_validate
 import pytest
-import yaml
 
 import engine
 import manifests
 import programs
-import prometheus
 from manifests import FOLDERS, EXAMPLES, name_of, of_kind, ports_of, render
 from programs import wait_for
 
@@ -30,25 +27,6 @@ VERSIONS = ["1.29", kubernetes_validate.latest_version()]
 
 
 # ---- Rendering, schemas ----------------------------------------------------------------
-
-@pytest.mark.parametrize("kubectl", manifests.kubectls())
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_kubectl_renders_each_folder(folder, kubectl):
-    things = render(folder, kubectl)
-    names = [name_of(thing) for thing in things]
-    assert names and len(set(names)) == len(names)
-
-
-def test_all_kubectls_render_the_same():
-    def shape(things):
-        """Versions of kustomize differ in the hash in the name of a ConfigMap, and in empty maps."""
-        text = re.sub(r"-[a-z0-9]{10}\b", "", json.dumps(things, sort_keys=True))
-        text = re.sub(r'"(annotations|labels)": \{\}, ', "", text)
-        return sorted(json.dumps(thing, sort_keys=True) for thing in json.loads(text))
-
-    for folder in FOLDERS:
-        first, *others = (shape(render(folder, kubectl)) for kubectl in manifests.kubectls())
-        assert all(other == first for other in others), folder
 
 
 def closed(properties, required=(), **more):
@@ -120,28 +98,6 @@ def test_each_object_fits_its_schema(folder, version):
         validate(thing, version)
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_an_unknown_field_would_be_noticed(folder):
-    """Kubernetes ignores unknown fields, so a misspelt probe would not exist."""
-    def spoilt(value):
-        if isinstance(value, dict):
-            yield {**value, "colour": "blue"}
-            for key, inner in value.items():
-                # Maps with arbitrary keys.
-                is_map = key in ("labels", "annotations", "matchLabels", "data", "requests", "limits", "selector") and all(
-                    isinstance(one, str) for one in inner.values())
-                if not is_map:
-                    yield from ({**value, key: other} for other in spoilt(inner))
-        elif isinstance(value, list):
-            for at, inner in enumerate(value):
-                yield from (value[:at] + [other] + value[at + 1:] for other in spoilt(inner))
-
-    for thing in render(folder)[:2]:
-        for wrong in spoilt(thing):
-            with pytest.raises(jsonschema.ValidationError):
-                validate(wrong, VERSIONS[0])
-
-
 # ---- Configurations --------------------------------------------------------------------
 
 
@@ -183,13 +139,6 @@ def test_probes_and_metrics_are_where_the_program_listens(folder, workload, cont
     assert ("readinessProbe" in probes) == (not is_sidecar)
     assert is_sidecar or probes["readinessProbe"]["path"] == {
         "kvbridge": "/readyz", "kvaggregator": "/readyz?exact=0.95"}[container["command"][0]]
-
-
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_names_of_ports_are_unique_in_a_pod(folder):
-    for workload in manifests.workloads(render(folder)):
-        ports = [port for one in manifests.containers(workload) for port in one.get("ports", [])]
-        assert len({port["name"] for port in ports}) == len({port["containerPort"] for port in ports}) == len(ports)
 
 
 # ---- Objects that name each other ---------------------------------------------------------
@@ -251,14 +200,6 @@ def test_the_policy_of_nats_matches_the_chart():
             assert re.fullmatch(r"(nats|tls)://nats:4222", manifests.value_of(text, "url"))
 
 
-def test_the_values_for_the_chart_are_those_of_this_page():
-    values = yaml.safe_load((manifests.KUBERNETES / "nats/values.yaml").read_text())
-    assert values["config"]["merge"]["write_deadline"] == "1s"
-    assert values["tlsCA"] == {"enabled": True, "secretName": "nats-ca", "key": "ca.crt"}
-    compose = yaml.safe_load((manifests.TREE / "docker-compose.yml").read_text())
-    assert values["container"]["env"]["GOGC"] == compose["services"]["nats"]["environment"]["GOGC"]
-
-
 # ---- Security --------------------------------------------------------------------------
 
 @pytest.mark.parametrize("folder, workload, container", places(FOLDERS))
@@ -279,15 +220,6 @@ def test_our_containers_have_only_the_rights_that_they_need(folder, workload, co
     for path, volume in manifests.mounts(workload, container).items():
         mount = next(one for one in container["volumeMounts"] if one["mountPath"] == path)
         assert mount.get("readOnly", False) == ("emptyDir" not in volume), path
-
-
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_images_name_no_registry(folder):
-    for workload in manifests.workloads(render(folder)):
-        for container in manifests.containers(workload):
-            name, _, tag = container["image"].partition(":")
-            assert not set(".:") & set(name.partition("/")[0]) and tag, container["image"]
-            assert (tag == "VERSION") == (folder not in EXAMPLES)
 
 
 def test_the_examples_run_this_version():
@@ -430,40 +362,10 @@ def test_the_engines_of_a_pool_are_the_workers_of_its_picker():
 # ---- Prometheus ------------------------------------------------------------------------
 
 def promtool(*words, text=None):
-    program = shutil.which("promtool") or prometheus.TREE / "build" / "promtool"
+    program = shutil.which("promtool") or programs.TREE / "build" / "promtool"
     if not pathlib.Path(program).is_file():
         pytest.skip("no promtool here: tests/run fetches it")
     return subprocess.run([program, *map(str, words)], input=text, capture_output=True, text=True, timeout=60)
-
-
-@pytest.mark.parametrize("folder", EXAMPLES)
-def test_prometheus_scrapes_each_daemon_by_its_pod_monitor(tmp_path, folder):
-    """With its own relabelling, applied to all existing pods."""
-    things = render(folder)
-    pods = {name_of(workload): f"10.0.0.{at}" for at, workload in enumerate(manifests.workloads(things), 1)}
-    jobs = [
-        manifests.scrape_config(monitor, endpoint, [
-            target for workload in manifests.workloads(things)
-            for target in manifests.discovered(workload, name_of(workload), pods[name_of(workload)])])
-        for monitor in of_kind(things, "PodMonitor") for endpoint in monitor["spec"]["podMetricsEndpoints"]]
-    path = tmp_path / "prometheus.yml"
-    path.write_text(yaml.safe_dump({"scrape_configs": jobs}))
-    done = promtool("check", "config", path)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-    found = []
-    for job in jobs:
-        done = promtool("check", "service-discovery", path, job["job_name"], "--timeout=2s")
-        assert done.returncode == 0, done.stdout + done.stderr
-        found += [one["labels"] for one in json.loads(done.stdout) if one["labels"]]
-    ports = {"kvbridge": 9401, "kvaggregator": 9402}
-    # The alerts and the dashboard select by these names of jobs.
-    assert sorted((one["pod"], one["job"], one["container"], one["__address__"]) for one in found) == sorted(
-        (name_of(workload), container["command"][0], container["command"][0],
-         f"{pods[name_of(workload)]}:{ports[container['command'][0]]}")
-        for workload, container in manifests.ours(things))
-    assert {(one["__scheme__"], one["__metrics_path__"], one["namespace"]) for one in found} == {
-        ("http", "/metrics", "inference")}
 
 
 def test_promtool_accepts_the_pages_of_both_daemons(scene):
@@ -526,27 +428,6 @@ def test_vllm_and_its_sidecar_work_together_as_configured(scene):
     wait_for("the goodbye", lambda: "bridge_stopped" in aggregator.http("GET", "/streams")[1])
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="sets the host name in a namespace of its own")
-def test_each_pod_has_a_worker_id_of_its_own(scene):
-    """All sidecars have one configuration, and the host name of a pod is its name."""
-    scene.start_nats()
-    things = render("sidecar")
-    ((workload, container),) = manifests.ours(things)
-    _, text = manifests.configuration(things, workload, container)
-    ids = set()
-    for name in ("vllm-a", "vllm-b"):
-        port, free = programs.free_port(), programs.free_port()
-        here = text.replace("nats://nats:4222", scene.nats_url).replace("/var/lib/kvbridge", "")
-        here = here.replace("0.0.0.0:9401", f"127.0.0.1:{port}").replace("127.0.0.1:5557", f"127.0.0.1:{free}")
-        pod = scene.daemon(
-            "kvbridge", here, port, name,
-            prefix=[*with_environment(container), "unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', name])
-        wait_for(f"{name} is ready", pod.is_ready)
-        (stream,) = wait_for("the pod's stream is shown", lambda: pod.get("/state")["streams"])
-        ids.add(stream["worker_id"])
-    assert len(ids) == 2
-
-
 def running(workload, name, ports):
     """A pod of the workload on this host, with these ports by name."""
     template = workload["spec"]["template"]
@@ -595,20 +476,3 @@ def test_the_role_is_all_that_a_bridge_needs_to_read_its_pods(scene, kube):
     wait_for("the list is EXACT", lambda: bridge.metric("kvb_streams", state="exact") == 1)
     wait_for("the watch has begun", lambda: kube.counts["watch"])
     assert not [each for each in kube.counts if each.endswith((" 401", " 403"))], kube.counts
-
-
-def is_part_of(part, whole):
-    """Maps of the part may lack keys, its lists nothing but items at the end."""
-    if isinstance(part, dict):
-        return isinstance(whole, dict) and all(key in whole and is_part_of(one, whole[key]) for key, one in part.items())
-    if isinstance(part, list):
-        return isinstance(whole, list) and len(part) <= len(whole) and all(map(is_part_of, part, whole))
-    return part == whole
-
-
-def test_the_readme_shows_a_part_of_the_example():
-    (text,) = re.findall(r"^```yaml\n(.*?)^```$", (manifests.TREE / "etc/kubernetes/README.md").read_text(), re.M | re.S)
-    ((workload, _, _),) = manifests.engines(render("examples/sidecar"))
-    shown, spec = yaml.safe_load(text), workload["spec"]["template"]["spec"]
-    assert len(shown["initContainers"]) == len(shown["containers"]) == 1 and is_part_of(shown, spec)
-    assert len(shown["containers"][0]["args"]) == len(spec["containers"][0]["args"])

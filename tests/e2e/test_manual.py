@@ -102,36 +102,8 @@ def test_a_page_has_its_sections_and_no_roff_is_wrong_in_it(name):
     assert done.returncode == 0 and not done.stderr, done
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_no_line_of_a_page_is_taken_for_a_request(name):
-    """Only macros of the page itself; everything else is text."""
-    macros = {"TH", "nh", "ad", "SH", "SS", "TP", "PP", "br"}
-    for line in page_of(name).splitlines():
-        if line.startswith((".", "'")):
-            assert line[1:].split()[0] in macros, line
-
-
 def test_pages_are_built_and_packed():
     if not (programs.BIN / "man").is_dir():
         pytest.skip("KVB_BIN is no build folder")
     for name in PAGES:
         assert run("gzip", "-dc", programs.BIN / "man" / f"{name}.gz") == page_of(name), name
-
-
-def test_text_that_looks_like_roff_is_escaped(tmp_path):
-    text = """.so a\\b -c "d" 'e' `f` ^g ~h & i"""
-    program = tmp_path / "kvctl"
-    program.write_text(f"#!/bin/sh\ncat <<'END'\nUsage: kvctl\n{text}\n'so text\nEND\n")
-    program.chmod(0o755)
-    page = page_of("kvctl.1", program)
-    assert f"{text} 'so text" in rendered(page)
-    assert r" \-c " in page, "a dash that can be copied"
-
-
-def test_options_of_every_command_are_not_of_the_last_group():
-    assert re.search(r"\n   Also:\n +-h, --help\n", rendered(page_of("kvctl.1")))
-
-
-def test_a_program_that_does_not_run_makes_no_page(tmp_path):
-    argv = ["awk", "-v", f"program={tmp_path}/none", "-f", WORDS / "page.awk", WORDS / "kvctl.1"]
-    assert subprocess.run(argv, capture_output=True, timeout=60).returncode == 1

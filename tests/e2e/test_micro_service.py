@@ -2,14 +2,12 @@
 made with nats-py does?"""
 
 import json
-import re
 
 import nats.micro
 import pytest
 from nats.micro.service import NAME_REGEX, SEMVER_REGEX, ServiceInfo, ServicePing, ServiceStats
 
 import engine
-import programs
 from conftest import ROUTER, shared_scene, worker
 from programs import wait_for
 
@@ -44,10 +42,6 @@ def ask(scene, subject, enough=1, payload=b""):
     return [json.loads(text) for text in scene.the_bus.request_many(subject, payload, enough)]
 
 
-def id_of(scene, name):
-    return ask(scene, f"$SRV.PING.{name}")[0]["id"]
-
-
 # ---- who answers -------------------------------------------------------------
 
 
@@ -56,37 +50,6 @@ def test_all_services_answer_requests_to_all(asked, verb):
     answers = ask(asked, f"$SRV.{verb}", enough=3)
     assert sorted(answer["name"] for answer in answers) == sorted([BRIDGE, AGGREGATOR, "foreign"])
     assert {answer["type"] for answer in answers} == {TYPES[verb]}
-
-
-@pytest.mark.parametrize("name", [BRIDGE, AGGREGATOR])
-@pytest.mark.parametrize("verb", READ)
-def test_a_service_answers_to_its_name_and_id(asked, verb, name):
-    (by_name,) = ask(asked, f"$SRV.{verb}.{name}")
-    (by_id,) = ask(asked, f"$SRV.{verb}.{name}.{by_name['id']}")
-    assert by_name["name"] == by_id["name"] == name and by_name["id"] == by_id["id"]
-
-
-@pytest.mark.parametrize("name", [BRIDGE, AGGREGATOR])
-@pytest.mark.parametrize("verb", READ)
-def test_requests_to_other_services_are_not_answered(asked, verb, name):
-    """The server itself answers that there are no responders: the request does not reach the
-    daemon."""
-    own = id_of(asked, name)
-    others = [f"{name}x", name.upper(), f"{name}.{own}x", f"{name}.none", f"{name}.{own}.more", f"none.{own}"]
-    for tail in others:
-        with pytest.raises(nats.errors.NoRespondersError):
-            asked.the_bus.request(f"$SRV.{verb}.{tail}", b"", timeout=2)
-
-
-def test_each_process_has_its_own_id(scene):
-    scene.bridge(worker(scene.engine(), 1), name="one")
-    scene.bridge(worker(scene.engine(), 2), name="two")
-    scene.aggregator("first")
-    scene.aggregator("second")
-    bus = scene.bus()
-    pings = [json.loads(text) for text in bus.request_many("$SRV.PING", enough=4)]
-    assert len({ping["id"] for ping in pings}) == 4
-    assert sorted(ping["name"] for ping in pings) == [BRIDGE, BRIDGE, AGGREGATOR, AGGREGATOR]
 
 
 # ---- what they answer ----------------------------------------------------------
@@ -139,13 +102,6 @@ def test_info_lists_the_requests_of_the_aggregator(asked):
         assert json.loads(asked.the_bus.request(endpoint["subject"], b""))
 
 
-def test_info_lists_the_workers_of_a_bridge(asked):
-    (info,) = ask(asked, f"$SRV.INFO.{BRIDGE}")
-    assert [endpoint["name"] for endpoint in info["endpoints"]] == [f"{BRIDGE}-load_metrics-a"]
-    assert info["metadata"]["namespace"] == "dynamo" and info["metadata"]["component"] == "VllmWorker"
-    assert info["metadata"]["bridge_id"] == asked.the_bridge.get("/state")["bridge_id"]
-
-
 def test_stats_count_requests_errors_and_time(asked):
     def stats(name):
         (answer,) = ask(asked, f"$SRV.STATS.{AGGREGATOR}")
@@ -173,20 +129,35 @@ def test_stats_count_requests_errors_and_time(asked):
     assert stats("kv_get_dump")["num_errors"] == dump["num_errors"]
 
 
-def test_started_is_when_it_started(asked):
-    (answer,) = ask(asked, f"$SRV.STATS.{BRIDGE}")
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", answer["started"])
-    (again,) = ask(asked, f"$SRV.STATS.{BRIDGE}")
-    assert again["started"] == answer["started"]
+# ---- R.kv-hit-rate ------------------------------------------------------------------
+
+FIVE = {"worker_id", "isl_tokens", "hit_tokens", "isl_blocks", "overlap_blocks"}
 
 
-# ---- what is no request ------------------------------------------------------------
-
-
-@pytest.mark.parametrize("payload", [b"\x00\xff" * 40, b"{", b"x" * 500_000], ids=["bytes", "json", "long"])
-def test_the_payload_is_ignored(asked, payload):
-    answers = ask(asked, "$SRV.PING", enough=3, payload=payload)
-    assert len(answers) == 3
+@pytest.mark.parametrize("alias", [False, True], ids=["own-subject", "alias"])
+def test_each_route_decision_is_one_event(scene, alias):
+    one = scene.engine()
+    aggregator = scene.aggregator(router="hit_rate_alias = true;" if alias else "")
+    scene.bridge(worker(one, 7))
+    one.publish(engine.batch(engine.stored([1, 2], PROMPT[:32], 16)))
+    bus = scene.bus()
+    own, other = bus.watch(f"{ROUTER}.kv-hit-rate"), bus.watch("namespace.dynamo.kv-hit-rate")
+    body = json.dumps({"token_ids": PROMPT}).encode()
+    wait_for("the blocks are listed", lambda: len(aggregator.rows()) == 2)
+    for number in range(1, 4):
+        bus.request(f"{ROUTER}.kv_route", body)
+        status, text = aggregator.http("POST", "/route", body)
+        assert status == 200, text
+        wait_for("both subjects have the events", lambda: len(own) >= 2 * number)
+    bus.request(f"{ROUTER}.kv_route", b'{"token_ids":[-1]}')  # no decision, so no event
+    assert aggregator.http("POST", "/route", b"{")[0] == 400
+    bus.request(f"{ROUTER}.kv_match", body)
+    bus.flush()
+    assert [json.loads(message.data) for message in own] == 6 * [
+        {"worker_id": 7, "isl_tokens": 48, "hit_tokens": 32, "isl_blocks": 3, "overlap_blocks": 2}
+    ]
+    assert set(json.loads(own[0].data)) == FIVE
+    assert [message.data for message in other] == ([message.data for message in own] if alias else [])
 
 
 @pytest.mark.parametrize("daemon", ["the_bridge", "the_aggregator"])
@@ -226,49 +197,3 @@ def test_a_flood_is_dropped_above_its_budget(scene):
     assert bridge.metric("kvb_service_refused_total", reason="busy") > 0, answered
     assert len(bus.request_many(f"$SRV.PING.{BRIDGE}", enough=1)) == 1
     assert bridge.is_ready()
-
-
-# ---- R.kv-hit-rate ------------------------------------------------------------------
-
-FIVE = {"worker_id", "isl_tokens", "hit_tokens", "isl_blocks", "overlap_blocks"}
-
-
-@pytest.mark.parametrize("alias", [False, True], ids=["own-subject", "alias"])
-def test_each_route_decision_is_one_event(scene, alias):
-    one = scene.engine()
-    aggregator = scene.aggregator(router="hit_rate_alias = true;" if alias else "")
-    scene.bridge(worker(one, 7))
-    one.publish(engine.batch(engine.stored([1, 2], PROMPT[:32], 16)))
-    bus = scene.bus()
-    own, other = bus.watch(f"{ROUTER}.kv-hit-rate"), bus.watch("namespace.dynamo.kv-hit-rate")
-    body = json.dumps({"token_ids": PROMPT}).encode()
-    wait_for("the blocks are listed", lambda: len(aggregator.rows()) == 2)
-    for number in range(1, 4):
-        bus.request(f"{ROUTER}.kv_route", body)
-        status, text = aggregator.http("POST", "/route", body)
-        assert status == 200, text
-        wait_for("both subjects have the events", lambda: len(own) >= 2 * number)
-    bus.request(f"{ROUTER}.kv_route", b'{"token_ids":[-1]}')  # no decision, so no event
-    assert aggregator.http("POST", "/route", b"{")[0] == 400
-    bus.request(f"{ROUTER}.kv_match", body)
-    bus.flush()
-    assert [json.loads(message.data) for message in own] == 6 * [
-        {"worker_id": 7, "isl_tokens": 48, "hit_tokens": 32, "isl_blocks": 3, "overlap_blocks": 2}
-    ]
-    assert set(json.loads(own[0].data)) == FIVE
-    assert [message.data for message in other] == ([message.data for message in own] if alias else [])
-
-
-def test_the_alias_is_a_key_that_check_validates(tmp_path):
-    import subprocess
-
-    def check(text):
-        path = tmp_path / "a.cfg"
-        path.write_text(f'router = {{ namespace = "d"; component = "R";\n hit_rate_alias = {text}; }};\n')
-        return subprocess.run(
-            [programs.BIN / "kvaggregator", "--config", path, "--check"], capture_output=True, text=True, timeout=60
-        )
-
-    assert check("true").returncode == 0
-    done = check('"yes"')
-    assert done.returncode == 78 and "a.cfg:2: router.hit_rate_alias" in done.stderr, done.stderr

@@ -129,13 +129,6 @@ def test_a_daemon_reports_ready_then_keep_alives_then_stopping(scene, program, m
     assert said.count("READY=1") == 1 and said.count("STOPPING=1") == 1, said
 
 
-@pytest.mark.no_nats
-@pytest.mark.parametrize("program", DAEMONS)
-def test_ready_does_not_wait_for_nats(scene, program, manager):
-    start(scene, program, manager)
-    assert any("NATS not connected" in line for line in manager.wait_for("READY=1"))
-
-
 @pytest.mark.parametrize("program", DAEMONS)
 def test_a_hung_working_thread_sends_no_keep_alives(scene, program, manager):
     daemon, port = start(scene, program, manager, WATCHDOG_USEC="400000")
@@ -162,23 +155,3 @@ def test_status_follows_the_streams(scene, manager):
     manager.wait_for("READY=1")
     vllm.publish(engine.batch(engine.stored([1], range(16), 16)))
     manager.wait_for("STATUS=1 stream, 1 EXACT, NATS connected")
-
-
-def test_an_abstract_socket_is_supported(scene):
-    manager = Manager(f"@kvbridge-test-{os.getpid()}")
-    start(scene, "kvaggregator", manager)
-    manager.wait_for("READY=1")
-
-
-def test_keep_alives_come_only_from_the_process_that_the_manager_watches(scene, manager):
-    start(scene, "kvaggregator", manager, WATCHDOG_USEC="100000", WATCHDOG_PID="1")
-    manager.wait_for("READY=1")
-    assert manager.is_silent_about("WATCHDOG=1", 0.5)
-
-
-@pytest.mark.parametrize("address", ["vsock:2:1234", "relative/path", "@", "/" + "x" * 200])
-def test_an_invalid_address_is_only_logged(scene, address):
-    manager = type("Nobody", (), {"address": address})
-    daemon, port = start(scene, "kvaggregator", manager)
-    programs.wait_for("the daemon runs", lambda: "started" in daemon.text())
-    assert "cannot tell the service manager" in daemon.text()

@@ -2,7 +2,6 @@
 
 import http.client
 import json
-import pathlib
 import re
 
 import jsonschema
@@ -11,11 +10,10 @@ import yaml
 
 import engine
 from conftest import shared_scene, worker
-from programs import PATIENCE, wait_for
+from programs import PATIENCE, TREE, wait_for
 from test_members import TOKEN, registering
 
-TOP = pathlib.Path(__file__).parents[2]
-DOCUMENT = yaml.safe_load((TOP / "proto/openapi.yaml").read_text())
+DOCUMENT = yaml.safe_load((TREE / "proto/openapi.yaml").read_text())
 
 # In this order: a report refers to the decision before it, a drain to the registration.
 ORDER = (
@@ -145,7 +143,7 @@ def test_each_path_of_the_daemons_is_written():
     """The tables of paths are data in the source: a row is "METHOD", "/path"."""
     tables = {"kvbridge": "kvbridge/http.c", "kvaggregator": "kvaggregator/answers/routes.c"}
     for name, source in tables.items():
-        rows = re.findall(r'\{ "(GET|POST)", +"(/[a-z_]*)",', (TOP / "bridge" / source).read_text())
+        rows = re.findall(r'\{ "(GET|POST)", +"(/[a-z_]*)",', (TREE / "bridge" / source).read_text())
         assert len(rows) > 5, source
         written = {key for key, operation in operations().items() if name in operation["tags"]}
         assert {" ".join(row) for row in rows} == written, name

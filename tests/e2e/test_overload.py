@@ -1,9 +1,6 @@
 """One engine whose batches are much work: are the streams of other engines served in the middle of
 such a batch, live and in a replay? Is it reported when the working thread hangs?"""
 
-import ctypes
-import os
-import pathlib
 import threading
 import time
 
@@ -12,27 +9,13 @@ import pytest
 import engine
 from conftest import PUBLISH, worker
 from programs import wait_for
+from test_notify import hung_thread
 
 LARGE = 60_000  # events
 
 
-class TierCleared(engine.KVCacheEvent, tag="AllBlocksCleared"):
-    medium: str
-
-
 def natural():
     return [engine.stored([number + 1], [number], 1) for number in range(LARGE)]
-
-
-def orphans():
-    """Children of one unknown parent are not listed, so one more block marks the end."""
-    children = [engine.stored([number + 100], [number], 1, parent=7) for number in range(LARGE - 1)]
-    return children + [engine.stored([1], [1], 1)]
-
-
-def tier_clears():
-    blocks = engine.stored(range(1, 100_001), range(100_000), 1)
-    return [blocks, *(TierCleared("CPU") for _ in range(LARGE - 2)), engine.stored([100_001], [200_000], 1)]
 
 
 class Feed(threading.Thread):
@@ -94,56 +77,14 @@ def test_others_are_served_within_a_large_batch(scene, is_live):
     wait_for("EXACT", lambda: state_of(bridge, 8) == "EXACT")
 
 
-@pytest.mark.parametrize("made", [orphans, tier_clears])
-def test_events_that_change_little_cost_little(scene, made):
-    """Also after a restart, because the batch is in the replay."""
-    seen = scene.bus().watch(f"{PUBLISH}.kv_events")
-    good, bad = scene.engine(), scene.engine()
-    bad.publish(engine.batch(*made()), live=False)
-    feed = Feed(good)
-    for name in ("first", "second"):
-        bridge = scene.bridge(worker(good, 7, block_size=4), worker(bad, 8, block_size=1), name=name)
-        applied = lambda: bridge.metric("kvb_batches_applied_total") > 0 and 8 in workers_of(list(seen))
-        wait_for("the batch is applied", applied)
-        wait_for("the other is EXACT", lambda: state_of(bridge, 7) == "EXACT")
-        turns, before = bridge.metric("kvb_turns_total"), len(seen)
-        wait_for("turns", lambda: bridge.metric("kvb_turns_total") > turns + 20)
-        wait_for("events of the other", lambda: 7 in workers_of(seen[before:]))
-        assert bridge.http("GET", "/livez") == (200, "ok\n")
-        bridge.kill()
-        seen.clear()
-    feed.stop()
-
-
 # ---- A thread that hangs ----
-
-PTRACE_ATTACH, PTRACE_DETACH, WALL = 16, 17, 0x40000000
-
-
-class Held:
-    """Stops one thread of another process for a while."""
-
-    def __init__(self, pid, name):
-        tasks = pathlib.Path(f"/proc/{pid}/task").iterdir()
-        self.tid = next(int(one.name) for one in tasks if (one / "comm").read_text().strip() == name)
-        self.libc = ctypes.CDLL(None, use_errno=True)
-
-    def __enter__(self):
-        if self.libc.ptrace(PTRACE_ATTACH, self.tid, 0, 0) != 0:
-            pytest.skip(f"ptrace is not allowed: {os.strerror(ctypes.get_errno())}")
-        os.waitpid(self.tid, WALL)
-        return self
-
-    def __exit__(self, *_):
-        self.libc.ptrace(PTRACE_DETACH, self.tid, 0, 0)
-
 
 @pytest.mark.parametrize("program", ["kvbridge", "kvaggregator"])
 def test_a_working_thread_that_hangs_is_reported(scene, program):
     daemon = scene.aggregator() if program == "kvaggregator" else scene.bridge(worker(scene.engine()))
     thread = "kvb-index" if program == "kvaggregator" else "kvb-ingest"
     assert daemon.http("GET", "/livez") == (200, "ok\n")
-    with Held(daemon.process.pid, thread):
+    with hung_thread(daemon.process, thread):
         began = time.monotonic()
         wait_for("/livez fails", lambda: daemon.http("GET", "/livez")[0] == 503)
         assert time.monotonic() - began > 5, "a thread may take a while"

@@ -4,8 +4,6 @@ them needed?"""
 import asyncio
 import copy
 import json
-import pathlib
-import subprocess
 
 import nats
 import nats.errors
@@ -14,18 +12,15 @@ import pytest
 import engine
 import programs
 from conftest import NAMESPACE, PUBLISH, ROUTER, SERVERS, SNAPSHOT, worker
-from programs import wait_for
+from programs import TREE, wait_for
 
 pytestmark = pytest.mark.no_nats
 
-TOP = pathlib.Path(__file__).resolve().parents[2]
 PROMPT = list(range(48))
 
 
 def kvctl(*words):
-    done = subprocess.run(
-        [programs.BIN / "kvctl", *map(str, words)], capture_output=True, text=True, timeout=30 * programs.PATIENCE,
-        check=False)
+    done = programs.run("kvctl", *map(str, words))
     return done.returncode, done.stdout, done.stderr
 
 
@@ -77,7 +72,7 @@ def denials(daemon):
     (["aggregator", "--config", "etc/kvbridge.cfg"], 78, "read as a kvaggregator configuration, has mistakes"),
 ], ids=lambda value: " ".join(value) if isinstance(value, list) else None)
 def test_a_wrong_call_is_refused(words, status, says):
-    done = kvctl("permissions", *(TOP / word if word.startswith("etc/") else word for word in words))
+    done = kvctl("permissions", *(TREE / word if word.startswith("etc/") else word for word in words))
     assert (done[0], done[1]) == (status, "") and says in done[2], done
 
 
@@ -204,7 +199,7 @@ def test_no_program_may_publish_for_another(scene):
     config.write_text(bridge_config(scene, "", vllm, feed)[0])
     scene.start_nats(port=scene.nats_port, config=write_server(scene, {
         "bridge": block_of("bridge", "--config", config), "router": block_of("router"),
-        "operator": block_of("operator", "--config", TOP / "etc/kvaggregator.cfg"),
+        "operator": block_of("operator", "--config", TREE / "etc/kvaggregator.cfg"),
         "reader": block_of("reader", "--config", config)}))
     free = scene.bus()
     seen = free.watch("namespace.>")
@@ -508,7 +503,7 @@ def test_each_line_of_a_router_and_of_a_reader_is_needed(scene):
 def test_each_line_of_an_operator_is_needed(scene):
     """kvctl match, state and workers fail without any of those that they use."""
     assert scene.nats_url
-    operators = cases_of(lambda at: None, lambda at: jwt_of("operator", "--config", TOP / "etc/kvaggregator.cfg"))
+    operators = cases_of(lambda at: None, lambda at: jwt_of("operator", "--config", TREE / "etc/kvaggregator.cfg"))
     assert len(operators) == 1 + 4 + 2
     vllm, feed = scene.engine(), scene.load_feed()
     scene.start_nats(port=scene.nats_port, config=write_server(scene, {one.user: one.block() for one in operators}))

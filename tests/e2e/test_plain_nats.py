@@ -7,13 +7,12 @@ import shlex
 import socket
 import subprocess
 import threading
-import time
 
 import pytest
 
 import engine
 import programs
-from conftest import PUBLISH, ROUTER, shared_scene, worker
+from conftest import ROUTER, shared_scene, worker
 from programs import wait_for
 
 BLOCK = 16
@@ -212,56 +211,3 @@ def test_watch_all_decodes_every_message(fleet):
     assert all(event["worker_id"] == 7 and event["blocks"] for event in events)
     loads = [line["data"] for line in lines if tail(line["subject"]) == "load_metrics"]
     assert loads[-1]["metrics"] == LOAD
-
-
-def test_a_heartbeat_in_json_is_the_heartbeat_before_it(fleet):
-    lines = [json.loads(line) for line in run_kvctl(fleet, ["--nats", "x", "watch", "--all"])]
-    beats = [(tail(line["subject"]), line["data"]) for line in lines if "kv_heartbeat" in line["subject"]]
-    pairs = [(before, beat) for before, beat in zip(beats, beats[1:]) if beat[0] == "kv_heartbeat_json"]
-    assert pairs
-    for (before, protobuf), (_, text) in pairs:
-        assert before == "kv_heartbeat" and protobuf == text
-
-
-# ---- How often -------------------------------------------------------------------------
-
-
-def test_heartbeats_in_json_come_once_a_second_however_often_the_others_come(scene):
-    bus = scene.bus()
-    one = scene.engine()
-    one.publish(engine.batch(engine.stored([1], PROMPT[:BLOCK], BLOCK)))
-    scene.bridge(worker(one, 7), heartbeat_ms=100)
-    text = bus.watch(f"{PUBLISH}.kv_heartbeat_json")
-    wait_for("the stream is EXACT", lambda: text and json.loads(text[-1].data)["state"] == "EXACT")
-    began = time.monotonic()
-    beats = bus.watch(f"{PUBLISH}.kv_heartbeat")
-    text.clear()
-    wait_for("thirty heartbeats", lambda: len(beats) >= 30)
-    count, seconds = len(text), time.monotonic() - began
-    assert 1 <= count <= seconds + 1, (count, len(beats), seconds)
-
-
-def test_a_change_of_state_and_a_goodbye_are_published_in_json_at_once(scene):
-    bus, one = scene.bus(), scene.engine()
-    text = bus.watch(f"{PUBLISH}.kv_heartbeat_json")
-    one.publish(engine.batch(engine.stored([1], PROMPT[:BLOCK], BLOCK)))
-    bridge = scene.bridge(worker(one, 7), heartbeat_ms=60000)
-    wait_for("EXACT is published", lambda: text and json.loads(text[-1].data)["state"] == "EXACT")
-    one.go_away()
-    wait_for("DOWN is published", lambda: any(json.loads(m.data)["state"] == "DOWN" for m in list(text)))
-    assert json.loads(text[-1].data)["reason"] == "engine_away"
-    one.come_back()
-    wait_for("EXACT is published again", lambda: json.loads(text[-1].data)["state"] == "EXACT")
-    assert bridge.stop() == 0
-    wait_for("the goodbye is published", lambda: json.loads(text[-1].data)["bye"] is True)
-
-
-def test_aggregators_ignore_heartbeats_in_json(scene):
-    one = scene.engine()
-    scene.bridge(worker(one, 7), heartbeat_ms=100)
-    text = scene.bus().watch(f"{PUBLISH}.kv_heartbeat_json")
-    aggregator = scene.aggregator()
-    came = len(text)
-    wait_for("two more heartbeats in JSON", lambda: len(text) >= came + 2)
-    assert aggregator.metric("kvb_messages_refused_total") == 0
-    assert aggregator.get("/streams")["streams"][0]["worker_id"] == 7

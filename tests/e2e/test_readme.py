@@ -12,15 +12,14 @@ import textwrap
 import pytest
 
 import programs
-from programs import port_of, wait_for
+from programs import TREE, port_of, wait_for
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 BLOCK = 16
 
 
 def blocks_of(title):
     """The texts between ``` in the section with this title."""
-    section = (ROOT / "README.md").read_text().split(f"## {title}\n")[1].split("\n## ")[0]
+    section = (TREE / "README.md").read_text().split(f"## {title}\n")[1].split("\n## ")[0]
     return [textwrap.dedent(text).strip("\n") for text in re.findall(r"^ *```\n(.*?)^ *```$", section, re.M | re.S)]
 
 
@@ -62,7 +61,7 @@ def test_your_own_vllm_answers_as_printed(scene):
     started = [shlex.split(line) for line in START.splitlines()]
     assert [pathlib.Path(words[0]).name for words in started] == ["nats-server", "kvbridge", "kvaggregator"]
     assert started[1][1:] == ["--config", "kvbridge.cfg"]
-    aggregator_config = (ROOT / started[2][2]).read_text()
+    aggregator_config = (TREE / started[2][2]).read_text()
 
     bridge_port, aggregator_port = programs.free_port(), programs.free_port()
     bridge = scene.daemon("kvbridge", replaced(CONFIG, {
@@ -89,8 +88,7 @@ def test_your_own_vllm_answers_as_printed(scene):
 
 def test_its_configuration_is_free_of_mistakes(tmp_path):
     (tmp_path / "kvbridge.cfg").write_text(CONFIG)
-    done = subprocess.run(
-        [programs.BIN / "kvbridge", "--config", "kvbridge.cfg", "--check"], cwd=tmp_path, capture_output=True, text=True)
+    done = programs.run("kvbridge", "--config", "kvbridge.cfg", "--check", cwd=tmp_path)
 
     assert done.returncode == 0 and done.stdout + done.stderr == "kvbridge.cfg: ok\n", done
 
@@ -101,8 +99,8 @@ SKIPPED = ("build", ".git", "data")  # external or generated targets
 
 
 def documents():
-    found = ROOT.rglob("*.md")
-    return sorted(path.relative_to(ROOT) for path in found if not set(path.relative_to(ROOT).parts) & set(SKIPPED))
+    found = TREE.rglob("*.md")
+    return sorted(path.relative_to(TREE) for path in found if not set(path.relative_to(TREE).parts) & set(SKIPPED))
 
 
 def anchors(path):
@@ -114,12 +112,12 @@ def anchors(path):
 
 @pytest.mark.parametrize("document", documents(), ids=str)
 def test_links_lead_somewhere(document):
-    text = (ROOT / document).read_text()
+    text = (TREE / document).read_text()
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if re.match(r"[a-z]+:", target):
             continue
         name, _, anchor = target.partition("#")
-        path = (ROOT / document).parent / name if name else ROOT / document
+        path = (TREE / document).parent / name if name else TREE / document
         assert path.exists(), f"{document}: {target}"
         assert not anchor or anchor in anchors(path), f"{document}: {target}"
 
@@ -130,19 +128,19 @@ OF_OTHERS = {"/etc/resolv.conf"}  # of the machine
 
 
 def is_file(document, name):
-    folders = [ROOT, ROOT / "bridge", ROOT / "tests", (ROOT / document).parent]
+    folders = [TREE, TREE / "bridge", TREE / "tests", (TREE / document).parent]
     return any((folder / name).exists() for folder in folders) or any(
-        next((ROOT / top).rglob(name), None) for top in ("bridge", "tests", "etc", "proto") if "/" not in name)
+        next((TREE / top).rglob(name), None) for top in ("bridge", "tests", "etc", "proto") if "/" not in name)
 
 
 @pytest.mark.parametrize("document", documents())
 def test_files_are_where_documents_say(document):
-    text = (ROOT / document).read_text()
+    text = (TREE / document).read_text()
     named = set(re.findall(r"`([\w./-]+\.(?:c|h|py|sh|cfg|proto|patch|txt|yml|html))`", text)) - OF_OTHERS
     assert not [name for name in sorted(named) if not is_file(document, name)]
 
 
 def test_the_suite_that_newcomers_build_exists():
-    text = (ROOT / "tests/README.md").read_text()
+    text = (TREE / "tests/README.md").read_text()
     for room, suite in re.findall(r"unit\.(\w+)\.(\w+)", text):
-        assert (ROOT / f"tests/unit/{room}/test_{suite}.c").exists(), suite
+        assert (TREE / f"tests/unit/{room}/test_{suite}.c").exists(), suite

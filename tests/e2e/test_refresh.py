@@ -9,48 +9,10 @@ import engine
 from conftest import PUBLISH, worker
 from programs import wait_for
 from test_faults import name_of, store
+from test_json_readers import PlainReader
 
 BLOCK = 16
 STREAMS, BLOCKS, CHAIN = 16, 4096, 256
-
-
-class Dynamo041:
-    """The index of Dynamo 0.4.1 fed by P.kv_events, worker by worker. A stored event whose parent
-    the worker does not hold is ignored, and so is the removal of a block that it does not hold.
-    Event ids and ranks are ignored."""
-
-    def __init__(self, bus):
-        self.messages = bus.watch(f"{PUBLISH}.kv_events")
-        self.held = {}
-        self.ignored = 0
-        self.clears = 0
-        self.bytes = 0
-
-    def _apply(self, message):
-        self.bytes += len(message)
-        event = json.loads(message)
-        data = event["event"]["data"]
-        held = self.held.setdefault(event["worker_id"], set())
-        if data == "cleared":
-            self.clears += 1
-            held.clear()
-        elif "stored" in data:
-            parent = data["stored"]["parent_hash"]
-            if parent is not None and parent not in held:
-                self.ignored += 1
-                return
-            held.update(block["block_hash"] for block in data["stored"]["blocks"])
-        else:
-            held.difference_update(data["removed"]["block_hashes"])
-
-    def blocks(self):
-        """{worker: held blocks}, of workers that hold any."""
-        while self.messages:
-            self._apply(self.messages.pop(0).data)
-        return {worker_id: held for worker_id, held in self.held.items() if held}
-
-    def count(self):
-        return sum(len(held) for held in self.blocks().values())
 
 
 def fill(one, number):
@@ -84,7 +46,7 @@ def digests(aggregator):
 
 def idle_fleet(scene, streams=STREAMS, **publish):
     """All blocks are listed, and no further event follows."""
-    early = Dynamo041(scene.bus())
+    early = PlainReader(scene.bus())
     aggregator = scene.aggregator()
     engines = [scene.engine() for _ in range(streams)]
     bridge = scene.bridge(*(worker(one, 7 + i) for i, one in enumerate(engines)), **publish)
@@ -101,7 +63,7 @@ def test_a_late_reader_has_all_within_one_period(scene):
     early, aggregator, _, bridge = idle_fleet(scene, refresh_s=period_s)
     truth = listed(aggregator)
     clears, mismatches = early.clears, digests(aggregator)
-    late = Dynamo041(scene.bus())
+    late = PlainReader(scene.bus())
     before = bridge.metric("kvb_refresh_streams_total")
     wait_for("the late reader has all blocks", lambda: late.count() == STREAMS * BLOCKS)
     # it came in the middle of one round
@@ -122,7 +84,7 @@ def test_a_request_gets_all_blocks_at_once(scene):
     _, aggregator, _, bridge = idle_fleet(scene, refresh_s=0)
     truth = listed(aggregator)
     bus = scene.bus()
-    late = Dynamo041(bus)
+    late = PlainReader(bus)
     refused = digests(aggregator)
     answer = json.loads(bus.request(f"{PUBLISH}.kv_refresh", b""))
     assert answer.pop("bridge_id")
@@ -142,7 +104,7 @@ def test_a_request_gets_all_blocks_at_once(scene):
 
 def small_fleet(scene, **publish):
     engines = [scene.engine() for _ in range(2)]
-    early = Dynamo041(scene.bus())
+    early = PlainReader(scene.bus())
     bridge = scene.bridge(*(worker(one, 7 + i) for i, one in enumerate(engines)), **publish)
     for number, one in enumerate(engines):
         one.publish(store(1))
@@ -155,7 +117,7 @@ def small_fleet(scene, **publish):
 def test_one_stream_may_be_requested(scene):
     small_fleet(scene, refresh_s=0)
     bus = scene.bus()
-    late = Dynamo041(bus)
+    late = PlainReader(bus)
     answer = json.loads(bus.request(f"{PUBLISH}.kv_refresh", b'{"worker_id":8,"dp_rank":0}'))
     assert (answer["streams"], answer["blocks"]) == (1, 2)
     wait_for("the reader has the requested stream", lambda: late.blocks() == {8: {name_of(1), name_of(3)}})
@@ -166,37 +128,11 @@ def test_one_stream_may_be_requested(scene):
     assert late.blocks()[7] == {name_of(1), name_of(2)}
 
 
-def test_bad_requests_are_answered_and_counted(scene):
-    _, bridge = small_fleet(scene, refresh_s=0)
-    bus = scene.bus()
-    for body in (b"now", b'{"worker_id":-1}', b'{"dp_rank":0}', b" " * 2000):
-        assert "error" in json.loads(bus.request(f"{PUBLISH}.kv_refresh", body))
-    late = Dynamo041(bus)
-    bus.publish(f"{PUBLISH}.kv_refresh", b"", reply=f"{PUBLISH}.kv_events")
-    wait_for("five are counted",
-             lambda: bridge.metric("kvb_refresh_requests_total", outcome="refused") == 5)
-    assert late.count() == 0 and bridge.metric("kvb_refresh_streams_total") == 0
-
-
-def test_readers_that_can_request_events_get_no_refresh(scene):
-    """For protobuf, and for json with reannounce = "never", --check says that the key has no
-    effect."""
-    one = scene.engine()
-    for name, publish in (("a", {"formats": ["protobuf"]}), ("b", {"reannounce": "never"})):
-        component = f"Worker-{name}"
-        bridge = scene.bridge(worker(one), name=name, component=component, refresh_s=1, **publish)
-        answer = scene.bus().request(f"namespace.dynamo.component.{component}.kv_refresh", b"")
-        assert "kv_sync" in json.loads(answer)["error"]
-        assert bridge.metric("kvb_refresh_streams_total") == 0
-        wait_for("counted", lambda: bridge.metric("kvb_refresh_requests_total", outcome="refused") == 1)
-        assert "publish.refresh_s: has no effect" in bridge.text()
-
-
 @pytest.mark.sanitize
 def test_a_late_reader_is_correct_while_blocks_come_and_go(scene):
     (first, _), bridge = small_fleet(scene, refresh_s=1)
     aggregator = scene.aggregator()
-    late = Dynamo041(scene.bus())
+    late = PlainReader(scene.bus())
     for number in range(100, 400):
         first.publish(store(number))
         if number % 3 == 0:
@@ -205,15 +141,3 @@ def test_a_late_reader_is_correct_while_blocks_come_and_go(scene):
     wait_for("two rounds", lambda: bridge.metric("kvb_refresh_streams_total") >= told + 4)
     wait_for("kvaggregator is sure", lambda: aggregator.is_exact(2))
     wait_for("the late reader holds what is listed", lambda: late.blocks() == listed(aggregator))
-
-
-def test_an_absent_engine_is_not_refreshed(scene):
-    engines, bridge = small_fleet(scene, refresh_s=0, down_clear_ms=600000)
-    engines[0].go_away()
-    wait_for("the engine is away", lambda: [s["state"] for s in bridge.get("/state")["streams"]].count("DOWN") == 1)
-    bus = scene.bus()
-    late = Dynamo041(bus)
-    answer = json.loads(bus.request(f"{PUBLISH}.kv_refresh", b""))
-    assert (answer["streams"], answer["away"]) == (1, 1)
-    wait_for("the reader has the other stream", lambda: late.blocks().keys() == {8})
-    assert late.count() == 2

@@ -1,7 +1,6 @@
 """Is a list called EXACT only when the engine that publishes has proven it?  Engines without a
 replay buffer, replay ports of another engine, and incarnations that look like the one before."""
 
-import engine
 import pytest
 from conftest import worker
 from programs import wait_for
@@ -80,33 +79,6 @@ def test_a_replay_port_of_another_engine_proves_nothing(scene, ahead):
     wait_for("the replay is requested again", lambda: has_no_phantom() and len(other.requests) > asked + 1)
     assert other.requests.count(0) <= 2, "never for its whole buffer once it was found out"
     assert not seen.was_exact()
-
-
-def test_a_silent_engine_is_exact_with_its_next_batch(scene):
-    vllm, seen = scene.engine(repeats=False), Seen(scene)
-    for number in (1, 2, 3):
-        vllm.publish(store(number))
-    bridge_reading(scene, vllm)
-    wait_for("the history is listed, unverified", lambda: seen.is_at(NO_BASE, 1, 2, 3))
-    vllm.publish(store(4))
-    wait_for("one live batch proves the list", lambda: seen.is_at(("EXACT", ""), 1, 2, 3, 4))
-
-
-def test_an_equal_last_batch_does_not_hide_a_restart(scene):
-    """For an engine that writes no timestamps."""
-    def timeless(number):
-        return engine.batch(engine.stored([number], [number * 1000 + i for i in range(16)], 16), ts=0)
-
-    vllm, seen = scene.engine(), Seen(scene)
-    vllm.publish(timeless(1))
-    vllm.publish(timeless(2))
-    bridge = bridge_reading(scene, vllm)
-    wait_for("both are held", lambda: seen.is_at(("EXACT", ""), 1, 2))
-    vllm.restart()
-    vllm.publish(timeless(9))
-    vllm.publish(timeless(2))
-    wait_for("the blocks of the new incarnation are listed", lambda: seen.is_at(("EXACT", ""), 9, 2))
-    wait_for("the restart is counted", lambda: bridge.metric("kvb_engine_restarts_total") == 1)
 
 
 def test_a_batch_with_other_bytes_than_the_replay_is_detected(scene):

@@ -47,25 +47,3 @@ def test_both_bridges_of_a_worker_log_both_names_and_when_it_is_over(scene):
     assert pairs(line)["other"] == names[1]
     wait_for("and counts none", lambda: first.metric("kvb_rival_bridges") == 0)
     assert len(lines(first, FOUND)) == 1, "it is said once"
-
-
-def test_a_restarted_bridge_is_no_other_one(scene):
-    """Its successor publishes the same worker under another name. That it listens is shown by a bridge that this test plays."""
-    bus, vllm = scene.bus(), scene.engine()
-    bridges = []
-    for end in ("stop", "kill", None):
-        bridges.append(scene.bridge(worker(vllm), name=f"until_{end}"))
-        if end:
-            getattr(bridges[-1], end)()
-    last = bridges[-1]
-
-    def is_found():
-        bus.publish(f"{PUBLISH}.bridge_streams", b'{"bridge_id":"played-1-ab","streams":[[7,0]]}')
-        return lines(last, FOUND)
-
-    (line,) = wait_for("the played one is found", is_found)
-    assert pairs(line)["other"] == "played-1-ab"
-    assert pairs(line)["bridge"] == bridge_id(last)
-    assert last.metric("kvb_rival_bridges") == 1
-    for bridge in bridges[:-1]:
-        assert lines(bridge, FOUND) == []

@@ -1,5 +1,4 @@
-"""Is a password in a URL shown nowhere, and does the log say why NATS does not let a
-daemon in?"""
+"""Is a password in a URL shown nowhere, and do the scenes find a secret wherever a program shows it?"""
 
 import http.client
 import json
@@ -10,7 +9,6 @@ import urllib.parse
 
 import pytest
 
-import engine
 import marked
 import programs
 from authority import Authority
@@ -53,20 +51,6 @@ def test_a_password_in_a_url_is_shown_nowhere(scene):
     assert not any(SECRET.encode() in m.data for m in seen)
 
 
-def test_readiness_shows_no_password_while_nats_is_away(scene):
-    url = f"nats://kvb:{SECRET}@127.0.0.1:{programs.free_port()}"
-    bridge = bridge_at(scene, f'url = "{url}";', worker(scene.engine(), 7))
-    wait_for("an answer that names NATS", lambda: named(bridge))
-
-
-def named(bridge):
-    try:
-        text = bridge.http("GET", "/readyz")[1]
-    except OSError:
-        return None
-    return text if "127.0.0.1" in str(text) else None
-
-
 # ---- What looks for them at the end of each scene ----
 
 
@@ -105,39 +89,6 @@ def test_a_marked_secret_is_found_on_each_page(scene, tmp_path):
         marked.secrets = {TOKEN, words}
         assert page in marked.shown(aggregator), page
     marked.secrets = {TOKEN}
-
-
-# ---- TLS ----
-
-
-def test_the_log_says_that_a_client_certificate_is_required(scene):
-    """Other reasons: test_nats_logins.py."""
-    ca = Authority(scene.folder / "pki")
-    shown, key = ca.sign("server")
-    config = scene.folder / "nats.conf"
-    config.write_text(f'tls {{ cert_file: "{shown}", key_file: "{key}", verify: true, ca_file: "{ca.path}" }}\n')
-    scene.start_nats(config=config)
-    bridge = bridge_at(
-        scene, f'url = "tls://127.0.0.1:{scene.nats_port}"; ca_file = "{ca.path}";', worker(scene.engine(), 7))
-    wait_for("the log says why", lambda: "requires a client certificate" in bridge.text())
-
-
-def test_a_server_with_a_trusted_certificate_is_connected_to(scene):
-    ca = Authority(scene.folder / "pki")
-    shown, key = ca.sign("server")
-    config = scene.folder / "nats.conf"
-    config.write_text(
-        f'tls {{ cert_file: "{shown}", key_file: "{key}" }}\n'
-        'authorization { user: u, password: "p@:/" }\n'
-    )
-    scene.start_nats(config=config)
-    vllm = scene.engine()
-    vllm.publish(engine.batch(engine.stored([1], list(range(16)), 16)))
-    bridge = bridge_at(
-        scene, f'url = "tls://u:p%40%3A%2F@127.0.0.1:{scene.nats_port}"; ca_file = "{ca.path}";',
-        worker(vllm, 7),
-    )
-    wait_for("kvbridge is ready", bridge.is_ready)
 
 
 # ---- stderr ----

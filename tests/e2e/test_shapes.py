@@ -175,38 +175,3 @@ def test_blocks_and_chunks_are_answered_by_tier_after_each_event(stage):
     for bridge in stage.bridges.values():
         assert bridge.metric("kvb_events_skipped_total") == 0
         assert bridge.metric("kvb_streams_cleared_total") == 0
-
-
-def sized(size):
-    """A prompt of its own, with one block of this size."""
-    return engine.MapForm.stored([size], [size * 1000 + i for i in range(size)], size)
-
-
-def standing(aggregator, worker_id):
-    return {s["worker_id"]: (s["state"], s["reason"]) for s in aggregator.get("/streams")["streams"]}[worker_id]
-
-
-@pytest.mark.parametrize("format", FORMATS)
-def test_a_ninth_block_size_is_skipped_and_counted(scene, format):
-    sizes = [8 * (i + 1) for i in range(9)]
-    vllm, other = scene.engine(), scene.engine()
-    aggregator = scene.aggregator()
-    bridge = scene.bridge(worker(vllm, 7), worker(other, 8), formats=[format], heartbeat_ms=100)
-
-    def held(size, worker_id=7):
-        prompt = [size * 1000 + i for i in range(size)]
-        answer = json.loads(aggregator.http("POST", "/query", {"token_ids": prompt, "model_name": "m"})[1])
-        return answer["instances"].get(str(worker_id), {}).get("gpu", 0)
-
-    other.publish(engine.batch(sized(BLOCK)))
-    vllm.publish(engine.batch(*(sized(size) for size in sizes[:5])))
-    vllm.publish(engine.batch(*(sized(size) for size in sizes[5:])))
-    wait_for("eight sizes are found", lambda: [held(size) for size in sizes] == [*sizes[:8], 0])
-    wait_for("a block is known to be missing", lambda: standing(aggregator, 7) == ("PARTIAL", "skipped"))
-    wait_for("the metric counts the event", lambda: bridge.metric("kvb_events_skipped_total", reason="shape") == 1)
-    assert bridge.metric("kvb_events_skipped_total") == 1
-    assert (held(BLOCK, 8), standing(aggregator, 8)) == (BLOCK, ("EXACT", ""))
-
-    vllm.publish(engine.batch(engine.MapForm.cleared(), sized(sizes[8])))
-    wait_for("the sizes are forgotten with the blocks", lambda: [held(size) for size in sizes] == [0] * 8 + sizes[8:])
-    wait_for("the list is whole again", lambda: standing(aggregator, 7) == ("EXACT", ""))

@@ -2,13 +2,12 @@
 that names the address at fault?"""
 
 import json
-import subprocess
 
 
 import engine
 import pytest
 from conftest import worker
-from programs import BIN, free_port, wait_for
+from programs import free_port, run, wait_for
 from web import Web
 
 TOKENS = 16 * 16  # fill 16 blocks
@@ -91,7 +90,7 @@ def test_each_cause_of_silence_has_its_own_reason(scene):
         words = [word.replace('"', '\\"') for word in row[3:]]
         assert len(seen.lines(f"worker={row[0]}", *words)) == 1, seen.lines()
     assert not seen.lines("worker=1"), "idle is no fault"
-    answer = subprocess.run([BIN / "kvctl", "--nats", seen.url, "--json", "workers"], capture_output=True, text=True, timeout=60)
+    answer = run("kvctl", "--nats", seen.url, "--json", "workers")
     said = {row["worker_id"]: row.get("why", "") for row in json.loads(answer.stdout)["workers"]}
     assert all(row[3] in said[row[0]] for row in expected), said
 
@@ -105,15 +104,3 @@ def test_each_cause_of_silence_has_its_own_reason(scene):
         wait_for(f"worker {number} is EXACT", lambda n=number: seen.is_said(n, "EXACT", ""))
         assert "why" not in seen.row(number)
     wait_for("numbered batches are read", lambda: seen.is_said(5, "UNVERIFIED", "no_replay"))
-
-
-def test_a_replay_of_another_engine_is_named(scene):
-    one, other = scene.engine(repeats=False), scene.engine(repeats=False)
-    for number in (101, 102):
-        other.publish(block(number))
-    seen = Seen(scene, worker(one, 1).replace(one.replay, other.replay))
-    wait_for("its list waits for a live batch", lambda: seen.is_said(1, "UNVERIFIED", "no_base", "by replay"))
-    for number in (1, 2, 3):
-        one.publish(block(number))
-    wait_for("the address is named", lambda: seen.is_said(1, "UNVERIFIED", "no_base", other.replay, "another engine"))
-    assert len(seen.lines("worker=1", other.replay)) == 1

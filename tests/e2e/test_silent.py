@@ -8,7 +8,6 @@ import pytest
 import engine
 from conftest import worker
 from programs import wait_for
-from web import Web
 
 BLOCK = 16
 TOTAL = 64
@@ -42,13 +41,6 @@ def stored(*blocks):
 
 def paged(web, worker_id):
     return f'load = {{ prometheus = "{web.url(f"/{worker_id}")}"; scrape_ms = 100; }};'
-
-
-@pytest.fixture
-def web(scene):
-    one = Web()
-    scene.engines.append(one)
-    return one
 
 
 def state_of(aggregator, worker_id=7):
@@ -99,54 +91,6 @@ def test_an_engine_that_sleeps_lists_nothing_until_it_has_cleared(scene, web):
     readings(web, "/7", 3)
     assert state_of(aggregator) == ("EXACT", "", 1)
     assert bridge.metric("kvb_engine_silent_changes_total") == 1
-
-
-def answered(path, count):
-    """A line of vLLM's page about the requests that its HTTP server has answered."""
-    return f'http_requests_total{{handler="{path}",method="POST",status="2xx"}} {count}\n'
-
-
-def test_a_reset_of_an_idle_vllm_is_unverified_until_it_is_published(scene, web):
-    vllm, aggregator = scene.engine(), scene.aggregator()
-    web.pages["/7"] = page() + answered("/v1/completions", 9)
-    bridge = scene.bridge(worker(vllm, more=paged(web, 7)))
-    vllm.publish(engine.batch(*stored(1, 2)))
-    wait_state(aggregator, "EXACT", "", 2)
-    web.pages["/7"] = page() + answered("/v1/completions", 9) + answered("/reset_prefix_cache", 1)
-    wait_state(aggregator, "UNVERIFIED", "reset", 2)
-    assert bridge.metric("kvb_engine_silent_changes_total", sign="reset") == 1
-    vllm.publish(engine.batch(engine.cleared(), *stored(3)))
-    wait_state(aggregator, "EXACT", "", 1)
-    readings(web, "/7", 3)
-    assert state_of(aggregator) == ("EXACT", "", 1)
-    web.pages["/7"] += answered("/pause", 1)  # requests ran: nothing was reset
-    wait_state(aggregator, "UNVERIFIED", "reset", 1)
-
-    def goes_on():
-        vllm.publish(engine.batch(*stored(3)))
-        return state_of(aggregator)[0] == "EXACT"
-    wait_for("the engine goes on without a clear", goes_on)
-
-
-def test_a_sliding_window_pool_of_sglang_is_unverified(scene, web):
-    plain, hybrid, said, aggregator = scene.engine(), scene.engine(), scene.engine(), scene.aggregator()
-    running = 'sglang:num_running_reqs{tp_rank="0"} 1.0\n'
-    web.pages["/1"] = running + 'sglang:swa_token_usage{tp_rank="0"} 0.0\n'  # every model has the series
-    web.pages["/2"] = running + 'sglang:swa_token_usage{tp_rank="0"} 0.5\n'
-    bridge = scene.bridge(
-        worker(plain, 1, more=paged(web, 1)), worker(hybrid, 2, more=paged(web, 2)),
-        worker(said, 3, more="sglang_hybrid = true;"))
-    for one in (plain, hybrid, said):
-        one.publish(engine.batch(*stored(1)))
-    wait_state(aggregator, "EXACT", "", 1, worker_id=1, seconds=60)
-    for worker_id in (2, 3):
-        wait_state(aggregator, "UNVERIFIED", "groups", 1, worker_id=worker_id, seconds=60)
-
-    def workers_with_the_reason():
-        return {s["worker_id"] for s in bridge.get("/state")["streams"] if "SGLang" in s.get("why", "")}
-    wait_for("the state says why", lambda: workers_with_the_reason() == {2, 3})
-    readings(web, "/1", 2)
-    assert state_of(aggregator, 1) == ("EXACT", "", 1)
 
 
 def test_another_process_and_lost_events_are_found(scene, web):

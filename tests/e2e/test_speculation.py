@@ -10,17 +10,9 @@ from programs import wait_for
 from test_faults import store
 from test_load import page
 from test_members import reload, rewrite, streams
-from web import Web
 
 DRAFTS = 'vllm:spec_decode_num_drafts_total{engine="0",model_name="m"} 0.0\n'
 OPEN = "it is not known whether an engine gives requests a block less"
-
-
-@pytest.fixture
-def web(scene):
-    one = Web()
-    scene.engines.append(one)
-    return one
 
 
 def state(bridge):

@@ -5,7 +5,6 @@ import gzip
 import json
 import pathlib
 import re
-import subprocess
 
 import msgspec
 import pytest
@@ -13,8 +12,7 @@ import zmq
 
 import contract
 import engine
-import programs
-from conftest import PUBLISH, ROUTER, worker
+from conftest import ROUTER, worker
 from programs import wait_for
 from test_dialects import BlockStoreEvent, BlockUpdateEvent, Batch090, RemoveAllEvent, encode
 
@@ -25,7 +23,6 @@ OTHERS = list(range(7000, 7000 + 4 * BLOCK))
 NAMES = [name for name, _ in contract.prompt_hashes(PROMPT, BLOCK)]
 OTHER_NAMES = [name for name, _ in contract.prompt_hashes(OTHERS, BLOCK)]
 MEMORY, DISK = ("memory", "tcp://10.0.0.1:1"), ("disk", "/data/1")
-LOCAL_DISK = ("local_disk", "tcp://10.0.0.1:2")
 
 
 class Guide:
@@ -187,53 +184,6 @@ def test_blocks_of_another_model_are_not_found(scene, form):
     stage.shows(1, 1, OTHER_NAMES, OTHERS)
 
 
-def test_a_disk_and_the_disk_of_a_client_are_shown_apart(scene):
-    stage = Stage(scene, Guide, formats=["protobuf"])
-    stage.store.publish(Guide.prompt(PROMPT, NAMES, "m", LOCAL_DISK))
-    stage.store.publish(Guide.prompt(PROMPT[: 3 * BLOCK], NAMES[:3], "m", DISK))
-    wait_for("both are shown", lambda: stage.shared() == [
-        {STORE: {"host": 0, "disk": 3 * BLOCK, "external": 4 * BLOCK}}
-    ] * 2)
-
-
-@FORMS
-def test_json_for_all_tiers_names_the_tier_of_a_stores_blocks(scene, form):
-    bus = scene.bus()
-    messages = bus.watch(f"{PUBLISH}.kv_events")
-    stage = Stage(scene, form, formats=["json"], tiers="all")
-    stage.store.publish(form.prompt(PROMPT[: 2 * BLOCK], NAMES[:2], "m", MEMORY))
-    stage.store.publish(form.prompt(OTHERS[:BLOCK], OTHER_NAMES[:1], "m", DISK))
-    stage.shows(2, 2)
-    stage.shows(0, 1, OTHER_NAMES, OTHERS)
-    tiers = {}
-    for message in messages:
-        event = json.loads(message.data)
-        if event["worker_id"] == STORE and "stored" in event["event"]["data"]:
-            blocks = event["event"]["data"]["stored"]["blocks"]
-            tiers.setdefault(event["storage_tier"], set()).update(block["block_hash"] for block in blocks)
-    assert tiers == {"host_pinned": set(NAMES[:2]), "disk": set(OTHER_NAMES[:1])}
-
-
-def test_check_warns_of_a_store_of_which_json_publishes_nothing(tmp_path):
-    def check(publish):
-        path = tmp_path / "store.cfg"
-        path.write_text(
-            'nats = { url = "nats://127.0.0.1:4222"; };\n'
-            f'publish = {{ namespace = "dynamo"; component = "Store"; {publish} }};\n'
-            f'workers = ( {{ id = 9; model = "m"; block_size = 16; events = "tcp://127.0.0.1:19997"; store = true; }} );\n'
-        )
-        done = subprocess.run(
-            [programs.BIN / "kvbridge", "--config", path, "--check"], capture_output=True, text=True, timeout=60
-        )
-        assert done.returncode == 0, done
-        return [line for line in done.stderr.splitlines() if "nothing of this store is published" in line]
-
-    warned = check('formats = ["json"]; tiers = "device";')
-    assert len(warned) == 1 and "store.cfg:3: " in warned[0] and 'publish.tiers = "all"' in warned[0], warned
-    assert check('formats = ["json"];') == warned, "it is the default"
-    assert check('formats = ["json"]; tiers = "all";') == check('formats = ["protobuf"];') == []
-
-
 # ---- Mooncake 0.3.14: objects that only their keys name -------------------------------------
 
 CAPTURE = pathlib.Path(__file__).parents[1] / "data" / "mooncake-0.3.14"
@@ -299,26 +249,3 @@ def test_objects_of_a_real_store_are_listed_as_the_store_has_them(scene):
         else:
             assert listed == held[-1], f"after message {sent}"
     assert bridge.metric("kvb_events_skipped_total") == 0
-
-
-def test_objects_that_cannot_be_listed_are_counted_and_said(scene):
-    odd, of_others, tokenless = (scene.engine_of(HeardStore, topic=b"") for _ in range(3))
-    bridge = scene.bridge(*(
-        worker(store, STORE + at, replay=False, more=more) for at, (store, more) in enumerate([
-            (odd, 'hashes = "engine";'), (of_others, 'hashes = "engine";'), (tokenless, ""),
-        ])
-    ))
-    named = f"other@tp_rank:0@pcp0@dcp0@pp_rank:0@group:0@{'0' * 63}7"
-    for store, key in ((odd, "weights/0"), (of_others, named), (tokenless, "0x7")):
-        wait_for("the bridge listens", store.has_subscriber)
-        store.publish(Objects.batch(Objects.event("stored", object_key=key, seq_hashes=[], medium="cpu")), seq=1)
-    sentences = ("some keys of the store name no block", "all objects of the store are of other models",
-                 'the store\'s events have no tokens: set hashes = "engine"')
-    wait_for("/state says why", lambda: [
-        sentence in row.get("why", "") for sentence, row in zip(sentences, bridge.get("/state")["streams"])
-    ] == [True] * 3)
-    for sentence in sentences:
-        wait_for("the log says why", lambda: bridge.text().replace("\\", "").count(sentence) == 1)
-    counts = {reason: bridge.metric("kvb_events_skipped_total", reason=reason)
-              for reason in ("unknown_key", "other_model", "no_tokens")}
-    assert counts == {"unknown_key": 1, "other_model": 1, "no_tokens": 1}

@@ -1,14 +1,12 @@
 """Does each threat in etc/security.md name a control, and tests that exist? Does SECURITY.md say how to
 report a weakness?"""
 
-import pathlib
 import re
 
 import pytest
+from programs import TREE
 
 pytestmark = pytest.mark.no_nats
-
-TREE = pathlib.Path(__file__).resolve().parents[2]
 
 
 def rows():

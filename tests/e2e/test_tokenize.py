@@ -4,7 +4,6 @@ nothing? Is the text shown nowhere?"""
 
 import http.server
 import json
-import subprocess
 import threading
 import time
 
@@ -12,7 +11,6 @@ import pytest
 
 import engine
 import marked
-import programs
 from conftest import ROUTER, worker
 from programs import wait_for
 
@@ -218,30 +216,6 @@ def test_a_text_is_answered_as_its_tokens_and_tokenized_once(scene, stubs):
     assert len(stub.bodies) == 4
 
 
-def test_kvctl_sends_texts_and_chats(scene, stubs):
-    stub = stubs()
-    aggregator = start(scene, stub.url)
-    wait_for("the aggregator is in the queue group", aggregator.is_ready)
-    chat = [{"role": "user", "content": TEXT, "name": "\u00fc"}]
-
-    def kvctl(*words, stdin=None):
-        done = subprocess.run([programs.BIN / "kvctl", "--nats", scene.nats_url, *words], input=stdin, capture_output=True,
-                              text=True, timeout=60)
-        assert done.returncode == 0 and not done.stderr, done
-        return done.stdout
-
-    want = without(json.loads(kvctl("match", "--json", "--tokens", ",".join(map(str, TOKENS)))), "aggregator")
-    for words, stdin in ((["--text", TEXT], None), (["--text", "-"], TEXT),
-                         (["--messages", json.dumps(chat)], None), (["--messages", "-"], json.dumps(chat, indent=1) + "\n")):
-        answer = json.loads(kvctl("match", "--json", *words, stdin=stdin))
-        assert answer["prompt_tokens"] == len(TOKENS) and without(answer, "prompt_tokens", "tokens", "aggregator") == want, words
-    assert {json.dumps(body) for body in stub.bodies} == {
-        json.dumps({"model": "m", "prompt": TEXT}), json.dumps({"model": "m", "messages": chat})}
-    assert f"tokens in a prompt of {len(TOKENS)}; DEVICE" in kvctl("match", "--text", TEXT)
-    said = kvctl("route", "--messages", json.dumps(chat))
-    assert said.startswith(f"prompt tokens {len(TOKENS)}, worker 1, rank 0, policy kv, ")
-
-
 def is_unknown(answer, reason):
     return (answer["tokens"], answer["prompt_tokens"]) == ("none", 0) and answer["tokens_reason"].startswith(reason)
 
@@ -380,19 +354,6 @@ def test_texts_that_wait_hold_no_thread_of_http(scene, stubs):
         return is_shown and statuses == {"whole"}
 
     wait_for("/metrics and /livez are answered while all texts wait", all_wait)
-
-
-def test_another_engine_is_requested_when_one_fails(scene, stubs):
-    one, other = stubs(), stubs()
-    aggregator = start(scene, one.url, other.url, extra=permitting(deadline_ms=900))
-    one.manner = one.silent
-    for number in range(6):
-        assert ask(aggregator, text=f"{TEXT} {number}")[1]["tokens"] == "whole"
-    assert 0 < len(one.bodies) < 6, "each is the first in turn"
-    one.close()
-    for number in range(6, 12):
-        assert ask(aggregator, text=f"{TEXT} {number}")[1]["tokens"] == "whole"
-    assert aggregator.metric("kvb_tokenize_texts_total", source="engine") == 12
 
 
 def test_only_permitted_engines_are_requested(scene, stubs):

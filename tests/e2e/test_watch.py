@@ -82,20 +82,6 @@ def test_every_event_is_a_line(engines):
         (*place, kind) for place in engines.at for kind in ("stored", "removed", "cleared")})
 
 
-def test_only_the_selected_workers_are_shown(engines):
-    watch = start(engines, "--worker", 7, "--worker", 9)
-    play(engines, watch)
-    wait_for("both workers", lambda: {worker for worker, _, _ in events(watch)} >= {7, 9})
-    assert {worker for worker, _, _ in events(watch)} == {7, 9}
-
-
-def test_only_the_selected_kinds_are_shown(engines):
-    watch = start(engines, "--kind", "removed", "--kind", "cleared")
-    play(engines, watch)
-    wait_for("both kinds", lambda: {kind for _, _, kind in events(watch)} >= {"removed", "cleared"})
-    assert {kind for _, _, kind in events(watch)} == {"removed", "cleared"}
-
-
 def test_filters_combine(engines):
     watch = start(engines, "--worker", 7, "--worker", 9, "--rank", 1, "--kind", "removed", place=(9, 1))
     play(engines, watch, place=(9, 1))
@@ -125,26 +111,6 @@ def play_hybrid(scene):
 
 def of_hybrid(event):
     return any(block["block_hash"] == name_of(20) for block in event["blocks"])
-
-
-def test_events_of_a_window_list_are_among_the_others_in_their_order(engines):
-    watch = start(engines, "--json", "--worker", 7)
-    play_hybrid(engines)
-    come_and_go(engines, (7, 0), 99)
-    wait_for("the last event", lambda: str(name_of(99)) in watch.text())
-    said = [json.loads(line) for line in watch.text().splitlines()]
-    assert [(event["kind"], event["tier"]) for event in said if of_hybrid(event)] == [
-        ("stored", "device"), ("stored", "window"), ("removed", "window"), ("removed", "device")]
-    ids = [event["event_id"] for event in said]
-    assert ids == list(range(ids[0], ids[0] + len(ids))), "none is missing, none comes twice"
-
-
-def test_a_window_list_is_a_word_in_place_of_the_tier(engines):
-    watch = start(engines)
-    play_hybrid(engines)
-    wait_for("all four", lambda: watch.text().count(f"{name_of(20):016x}") == 4)
-    words = [line.split(" event ")[1].split()[1:3] for line in watch.text().splitlines() if f"{name_of(20):016x}" in line]
-    assert words == [["stored", "device"], ["stored", "window"], ["removed", "window"], ["removed", "device"]]
 
 
 def test_all_subjects_show_windows_and_requests(engines, request):

@@ -1,10 +1,8 @@
 """Do answers contain each worker's address, role and labels, whichever way these were given? Does a change of them reach
-the answers without a new connection or epoch? Do older readers still read all messages?"""
+the answers without a new connection or epoch?"""
 
 import json
-import typing
 
-import msgspec
 import pytest
 
 import engine
@@ -101,115 +99,3 @@ def test_a_changed_fact_is_published_at_once_and_leaves_the_worker_open(scene):
     assert streams(aggregator)[1]["draining"] is True
     assert post(bridge, "/undrain", {"worker_id": 1})[0] == 200
     wait_for("the worker takes requests again", lambda: "draining" not in streams(aggregator)[1])
-
-
-def test_publish_labels_selects_the_published_ones(scene):
-    one, other = scene.engine(), scene.engine()
-    aggregator = scene.aggregator()
-    bridge = registering(scene, worker(one, 1, more=KEYED), heartbeat_ms=100, labels=["zone", "rack"])
-    row = {"endpoint": other.events, "model_name": "m", "block_size": BLOCK, "labels": {"rack": "9", "team": "y", "role": "both"}}
-    assert post(bridge, "/register", {"instance_id": 2, **row})[0] == 201
-    wait_for("both are there", lambda: set(streams(aggregator)) == {1, 2})
-    assert known(streams(aggregator)[1]) == {"address": ADDRESS, "tokenize": ADDRESS, "role": "prefill", "labels": {"zone": "b"}}
-    assert known(streams(aggregator)[2]) == {"role": "both", "labels": {"rack": "9"}}
-
-
-# ---- Older readers: they check types, and skip keys that they do not know ----
-
-
-class Beat(msgspec.Struct):
-    worker_id: int
-    dp_rank: int
-    model: str
-    block_size: int
-    state: str
-    reason: str
-    bye: bool
-    draining: bool
-    labels: dict[str, str]
-    blocks: dict[str, int]
-    missing_at_most: typing.Optional[int]
-    last_event_id: int
-    epoch: str
-
-
-class Stream(msgspec.Struct):
-    worker_id: int
-    dp_rank: int
-    namespace: str
-    component: str
-    model: str
-    state: str
-    blocks: dict[str, int]
-    load: typing.Optional[float]
-    draining: bool = False
-    labels: dict[str, str] = {}
-
-
-class Streams(msgspec.Struct):
-    streams: list[Stream]
-
-
-class Score(msgspec.Struct):
-    worker_id: int
-    dp_rank: int
-    cost: float
-    overlap_blocks: int
-
-
-class Route(msgspec.Struct):
-    worker_id: int
-    dp_rank: int
-    policy: str
-    overlap_blocks: int
-    scores: list[Score]
-
-
-class Instance(msgspec.Struct):
-    longest_matched: int
-    gpu: int
-    dp: dict[str, int]
-
-
-class Query(msgspec.Struct):
-    scores: dict[str, dict[str, int]]
-    instances: dict[str, Instance]
-
-
-class Worker(msgspec.Struct):
-    instance_id: int
-    status: str
-    model_name: str
-    endpoints: dict[str, str]
-
-
-class Status(msgspec.Struct):
-    bridge_id: str
-    formats: list[str]
-    streams: list[dict]
-
-
-def test_older_readers_read_the_same_of_a_worker_with_more_facts(scene):
-    """With the labels that older readers select by, which the file may still contain."""
-    one, other = scene.engine(), scene.engine()
-    aggregator, bus = scene.aggregator(), scene.bus()
-    statuses, beats = bus.watch(f"{PUBLISH}.bridge_status"), bus.watch(f"{PUBLISH}.kv_heartbeat_json")
-    labels = f'labels = {{ role = "prefill"; address = "{ADDRESS}"; }};'
-    bridge = scene.bridge(worker(one, 1, more=labels), worker(other, 2), heartbeat_ms=100)
-    fill(one, other)
-    wait_for("EXACT", lambda: [s["state"] for s in streams(aggregator).values()] == ["EXACT"] * 2)
-    body = {"token_ids": PROMPT, "model": "m"}
-
-    def both(model, read):
-        return msgspec.json.decode(read, type=model)
-
-    listed = both(Streams, aggregator.http("GET", "/streams")[1])
-    assert [row.labels for row in listed.streams] == [{"role": "prefill", "address": ADDRESS}, {}]
-    assert both(Route, bus.request(f"{ROUTER}.kv_route", json.dumps({**body, "role": "prefill"}).encode())).worker_id == 1
-    assert both(Query, aggregator.http("POST", "/query", body)[1]).scores == {"1": {"0": BLOCK}, "2": {"0": BLOCK}}
-    assert [row.instance_id for row in both(list[Worker], aggregator.http("GET", "/workers")[1])] == [1, 2]
-    assert len(both(Status, bridge.http("GET", "/state")[1]).streams) == 2
-    assert both(Status, statuses[-1].data).formats == ["json"]
-    read = {beat.worker_id: beat for beat in (both(Beat, m.data) for m in list(beats))}
-    assert read[1].labels == {"role": "prefill", "address": ADDRESS} and read[2].labels == {}
-    assert streams(aggregator)[1]["role"] == "prefill" and streams(aggregator)[1]["address"] == ADDRESS

@@ -47,7 +47,7 @@ class Stack:
     def __init__(self, image, *files, services=()):
         self.services = [*SERVICES, *services]
         self.project = f"kvbtest{os.getpid()}"
-        # The networks of pods.yml and gateway.yml have fixed addresses, so each run takes another one.
+        # The networks of gateway.yml have fixed addresses, so each run takes another one.
         self.network = f"10.213.{os.getpid() % 250}"
         self.env = {"KVB_IMAGE": image, "KVB_HTTP_PORT": "0", "KVB_HTTP2_PORT": "0", "KVB_NATS_PORT": "0",
                     "KVB_PODS": self.network, "KVB_SERVING": self.network, "KVB_GATEWAY_PORT": "0"}

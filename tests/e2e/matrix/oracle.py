@@ -108,10 +108,9 @@ class Oracle:
     streams from its start until its end, and from then on they have the same time as everybody; but what says EXACT
     is never excused (judges_exact=False: where an engine lies, it is)."""
 
-    def __init__(self, fleet, liars, aggregators, nats_port, unjudged=None, judges_exact=True):
+    def __init__(self, fleet, python_engines, aggregators, nats_port, judges_exact=True):
         self.fleet = fleet
-        self.liars = liars  # {stream: Content} of engines outside the fleet
-        self.is_unjudged = unjudged or (lambda stream: False)  # streams whose truth nobody knows
+        self.python_engines = python_engines  # {stream: Content} of engines outside the fleet
         self.watchers = [Watcher(aggregator) for aggregator in aggregators]
         self.heartbeats = Heartbeats(nats_port)
         self.judges_exact = judges_exact
@@ -120,8 +119,6 @@ class Oracle:
         self.faults = []  # [start_ns, end_ns or None, streams or None]
         self.violations = []
         self.oldest_s = 0.0
-        self.records_staleness = False
-        self.staleness = []  # s, of each list that was judged meanwhile: the age of its oldest phantom
         self.samples = 0
         self.judged = 0
         self.replays = []  # (ns, {stream: full replays})
@@ -157,11 +154,6 @@ class Oracle:
         for fault in self.faults:
             fault[1] = fault[1] or time.monotonic_ns()
         return self.faults[-1][1]
-
-    def end_fault_of(self, streams):
-        for fault in self.faults:
-            if fault[2] == streams:
-                fault[1] = fault[1] or time.monotonic_ns()
 
     def _excused_until(self, stream, now):
         """The time until which the stream was exempt; nothing before it counts."""
@@ -224,9 +216,9 @@ class Oracle:
         t0, listed, down, states, exact = answer
         with self.lock:
             self.fleet.follow()
-            contents = {**self.fleet.streams, **self.liars}
+            contents = {**self.fleet.streams, **self.python_engines}
             for stream, names in listed.items():
-                if stream not in down and not self.is_unjudged(stream):
+                if stream not in down:
                     self._judge_stream(
                         asker.daemon.name, (stream, states.get(stream, ("ABSENT", ""))[:2]), names,
                         contents.get(stream), t0, self.judges_exact and stream in exact)
@@ -238,7 +230,6 @@ class Oracle:
         excused_until = self._excused_until(stream, t0)
         self.judged += len(names)
         self.judged_exact += is_exact and excused_until >= t0
-        stale_s = 0.0
         for name in names:
             if name in held:
                 continue
@@ -248,11 +239,8 @@ class Oracle:
             if age_s <= 0:
                 continue
             self.oldest_s = max(self.oldest_s, age_s)
-            stale_s = max(stale_s, age_s)
             if age_s > LISTED_S:
                 self.violations.append((t0, who, (*stream, *state), name, round(age_s, 2) if since else "never held"))
-        if self.records_staleness:
-            self.staleness.append(stale_s)
 
     # ---- the end -----------------------------------------------------------------
 
@@ -269,9 +257,9 @@ class Oracle:
         _, listed, _, states, _ = answer
         with self.lock:
             truth = self.fleet.whole_truth()
-        truth.update({stream: set(content.held) for stream, content in self.liars.items()})
+        truth.update({stream: set(content.held) for stream, content in self.python_engines.items()})
         wrong = []
-        for stream in truth.keys() | {stream for stream in listed if not self.is_unjudged(stream)}:
+        for stream in truth.keys() | listed.keys():
             state, reason, _, doubtful, at_most = states.get(stream, ("ABSENT", "", 0, 0, None))
             names, held = set(listed.get(stream, ())), truth.get(stream, set())
             phantom, missing = len(names - held), len(held - names)

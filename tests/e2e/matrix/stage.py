@@ -6,18 +6,14 @@ import functools
 import pathlib
 import re
 import signal
-import subprocess
 
 import programs
-import prometheus
 from conftest import SERVERS, Scene
 from matrix.oracle import Oracle
 from matrix.truth import Fleet
-from programs import wait_for
+from programs import TRACE, wait_for
 from proxy import Proxy
 
-TRACE = pathlib.Path(__file__).resolve().parents[2] / "data/conversation_trace.jsonl"
-PUBLISH = "namespace.dynamo.component.VllmWorker"
 MOST_RESIDENT_BYTES = 512 << 20
 
 
@@ -58,13 +54,8 @@ class Stage(Scene):
         self.page_ports = {}  # of metrics pages, one for each process of engines
         self.base_ports = {}  # of processes of engines that keep theirs
         self.links = {}  # worker -> [proxies of events, proxies of replays]
-        self.liars = []
-        self.hostile = []  # (worker, engine): engines whose content is unknown
-        self.flips_subjects = False
-        self.is_made_up = lambda stream: False  # streams without an engine: their lists are neither awaited nor judged
+        self.python_engines = []
         self.keeps_checkpoints = False
-        self.aggregator_extra = ""
-        self.bridge_extra = ""
         self.host = None  # what the daemons run in, for rows about that: options_of(name), close()
         self.killed = []  # programs that the row itself ended
         self.fleet = None
@@ -72,7 +63,6 @@ class Stage(Scene):
         self.nats = None
         self.nats_port = programs.free_port()
         self.site = None  # several nats-servers; then nats_port is that of the first
-        self.nats_keys = ""  # of the group nats of each daemon, beside the url
         self.bridge_urls = {}  # part -> servers, where it is not the one of nats_port
         self.aggregator_urls = {}  # number -> the same
 
@@ -96,9 +86,7 @@ class Stage(Scene):
         for role, text in CONFIGS.items():
             config = self.folder / f"permissions.{role}.cfg"
             config.write_text(text)
-            block = subprocess.run(
-                [programs.BIN / "kvctl", "permissions", role, "--config", config], capture_output=True, text=True,
-                check=True, timeout=60).stdout
+            block = programs.run("kvctl", "permissions", role, "--config", config, check=True).stdout
             users.append(f"  {{ user: {role}, password: p, {block} }}\n")
         path.write_text(
             f"authorization {{ users: [\n  {{ user: free, password: p }}\n{''.join(users)}] }}\nno_auth_user: free\n")
@@ -106,8 +94,6 @@ class Stage(Scene):
 
     def denials(self):
         """Messages that nats-server denied to running daemons."""
-        if self.flips_subjects:
-            return {}
         return {daemon.name: denied for daemon in (*self.bridges, *self.aggregators)
                 if daemon.is_running() and (denied := daemon.metric("kvb_nats_denied_total"))}
 
@@ -177,8 +163,8 @@ class Stage(Scene):
         port = programs.free_port()
         bridge = self.start_daemon(
             "kvbridge", f"kvbridge{part}.{len(self.started)}",
-            f'nats = {{ url = "{self.bridge_urls.get(part) or self.url_at(url_port, "bridge")}";{self.nats_keys} }};\n'
-            f'{BRIDGE_SUBJECTS}{self.bridge_parts[part]}http = "127.0.0.1:{port}";\n{self.checkpoint_lines(part)}{self.bridge_extra}', port,
+            f'nats = {{ url = "{self.bridge_urls.get(part) or self.url_at(url_port, "bridge")}"; }};\n'
+            f'{BRIDGE_SUBJECTS}{self.bridge_parts[part]}http = "127.0.0.1:{port}";\n{self.checkpoint_lines(part)}', port,
         )
         if part < len(self.bridges):
             self.bridges[part] = bridge
@@ -204,8 +190,8 @@ class Stage(Scene):
         url = self.aggregator_urls.get(len(self.aggregators) if at is None else at)
         aggregator = self.start_daemon(
             "kvaggregator", f"kvaggregator{len(self.started)}",
-            f'nats = {{ url = "{url or self.url_at(url_port, "aggregator")}";{self.nats_keys} }};\n'
-            f'{AGGREGATOR_SUBJECTS}http = "127.0.0.1:{port}";\n{self.aggregator_extra}', port,
+            f'nats = {{ url = "{url or self.url_at(url_port, "aggregator")}"; }};\n'
+            f'{AGGREGATOR_SUBJECTS}http = "127.0.0.1:{port}";\n', port,
         )
         if at is None:
             self.aggregators.append(aggregator)
@@ -231,29 +217,13 @@ class Stage(Scene):
         self.proxies += [link for links in pairs for link in links]
         return pairs
 
-    def add_liar(self, engine, worker_id, part=0):
+    def add_engine(self, engine, worker_id, part=0):
         """Adds a Python engine to those of a bridge that has not started."""
-        self._add_engine(engine, worker_id, part)
-        self.liars.append((worker_id, engine))
-
-    def add_hostile(self, engine, worker_id, part=0, host="127.0.0.1", more="", where=None):
-        """host: by which name the bridge knows it; more: of its group in the configuration; where:
-        the keys that say where it is, if these are not its own addresses."""
-        self._add_engine(engine, worker_id, part, host, more, where)
-        self.hostile.append((worker_id, engine))
-
-    def is_hostile(self, stream):
-        """Of a hostile engine, or forged on NATS."""
-        return self.is_made_up(stream) or bool(self.hostile) and stream[0] >= self.hostile[0][0]
-
-    def _add_engine(self, engine, worker_id, part, host="127.0.0.1", more="", where=None):
         self.engines.append(engine)
-        where = where or f'events = "{engine.events}"; replay = "{engine.replay}";'
-        row = (
-            f'  {{ id = {worker_id}L; model = "fleet"; block_size = {engine.block_size}; '
-            f'{where} {more}}},\n'.replace("127.0.0.1", host)
-        )
+        row = (f'  {{ id = {worker_id}; model = "fleet"; block_size = {engine.block_size}; '
+               f'events = "{engine.events}"; replay = "{engine.replay}"; }},\n')
         self.bridge_parts[part] = self.bridge_parts[part].replace("workers = (\n", "workers = (\n" + row, 1)
+        self.python_engines.append((worker_id, engine))
 
     def bridge_of(self, worker):
         each = self.load.workers // self.load.processes
@@ -263,7 +233,7 @@ class Stage(Scene):
         return {
             (worker, rank) for worker in range(1, self.load.workers + 1) for rank in range(self.load.ranks)
             if self.bridge_of(worker) == part
-        } | {(worker, 0) for worker, _ in self.liars if part == 0}
+        } | {(worker, 0) for worker, _ in self.python_engines if part == 0}
 
     # ---- start and stop ---------------------------------------------------------------
 
@@ -283,20 +253,19 @@ class Stage(Scene):
         for bridge in self.bridges:
             wait_for("kvbridge is ready", bridge.is_ready)
         self.oracle = Oracle(
-            self.fleet, {(worker, 0): engine.content for worker, engine in self.liars}, self.aggregators,
-            self.nats_port, self.is_hostile, judges_exact)
-        streams = self.load.workers * self.load.ranks + len(self.liars) + len(self.hostile)
+            self.fleet, {(worker, 0): engine.content for worker, engine in self.python_engines}, self.aggregators,
+            self.nats_port, judges_exact)
+        streams = self.load.workers * self.load.ranks + len(self.python_engines)
         self.wait_for_states("all streams wait for a first batch", lambda: all(
             len(w.states) == streams and all(row[:2] in self.before_any for row in w.states.values())
             for w in self.oracle.watchers))
         wait_for("all streams have a heartbeat", lambda: len(self.oracle.heartbeats.last) == streams)
         self.oracle.command("resume")
-        for _, engine in self.liars:
+        for _, engine in self.python_engines:
             engine.begin()
         wait_for("the caches are warm", self.is_warm)
         self.wait_for_states("all streams are EXACT", lambda: all(
-            self.is_exact(w, {stream for stream in w.states if not self.is_hostile(stream)})
-            for w in self.oracle.watchers))
+            self.is_exact(w) for w in self.oracle.watchers))
 
     def wait_for_states(self, what, holds):
         try:
@@ -313,14 +282,12 @@ class Stage(Scene):
         return sum(held) > 0.85 * len(held) * self.load.blocks
 
     @staticmethod
-    def is_exact(watcher, streams=None):
-        return bool(watcher.states) and all(
-            row[0] == "EXACT" for stream, row in watcher.states.items() if streams is None or stream in streams
-        )
+    def is_exact(watcher):
+        return bool(watcher.states) and all(row[0] == "EXACT" for row in watcher.states.values())
 
     def pause(self):
         """Stops the load; returns when everything is published."""
-        for _, engine in self.liars:
+        for _, engine in self.python_engines:
             engine.pause()
         self.oracle.command("drain")
 
@@ -351,11 +318,6 @@ class Stage(Scene):
 
     def aggregator_metric(self, name, **labels):
         return sum(one.metric(name, **labels) for one in self.aggregators if one.is_running())
-
-    def samples(self, side, name, **labels):
-        """{(program, labels): value} of a metric on the pages of all that run."""
-        return {(one.name, key): value for one in (self.bridges if side == "bridge" else self.aggregators)
-                if one.is_running() for key, value in prometheus.Page.of(one).rows(name, **labels).items()}
 
     def resident(self):
         """{name: bytes} of the daemons that run."""
