@@ -14,10 +14,15 @@ static uint32_t entry_of(const struct side_table *table, size_t place)
     return id;
 }
 
+static uint32_t hash_of(const struct kvb_mirror *mirror, uint32_t id)
+{
+    return (uint32_t)kvb_hash_keyed(&mirror->hash_key, id, 0);
+}
+
 static uint32_t
 place_of(const struct kvb_mirror *mirror, const struct side_table *table, uint32_t id)
 {
-    const uint32_t hash = kvb_mirror_hash(mirror, id, 0);
+    const uint32_t hash = hash_of(mirror, id);
     size_t at = kvb_id_table_start(&table->by_entry, hash);
     uint32_t place = KVB_NO_ID;
 
@@ -44,8 +49,7 @@ kvb_side_table_add(const struct kvb_mirror *mirror, struct side_table *table, co
     KVB_TRY(kvb_array_reserve(
         &table->records, &table->capacity, table->count + 1, table->record_bytes,
         mirror->max_blocks));
-    KVB_TRY(
-        kvb_id_table_put(&table->by_entry, kvb_mirror_hash(mirror, id, 0), (uint32_t)table->count));
+    KVB_TRY(kvb_id_table_put(&table->by_entry, hash_of(mirror, id), (uint32_t)table->count));
     memcpy(table->records + table->count * table->record_bytes, record, table->record_bytes);
     table->count++;
     return KVB_OK;
@@ -57,14 +61,13 @@ void kvb_side_table_drop(const struct kvb_mirror *mirror, struct side_table *tab
     const uint32_t last = (uint32_t)--table->count;
     const uint32_t moved = entry_of(table, last);
 
-    kvb_id_table_remove(&table->by_entry, kvb_mirror_hash(mirror, id, 0), place);
+    kvb_id_table_remove(&table->by_entry, hash_of(mirror, id), place);
     if (place == last) {
         return;
     }
     /* The last record moves into the place that has come free. */
-    kvb_id_table_remove(&table->by_entry, kvb_mirror_hash(mirror, moved, 0), last);
-    const kvb_status status =
-        kvb_id_table_put(&table->by_entry, kvb_mirror_hash(mirror, moved, 0), place);
+    kvb_id_table_remove(&table->by_entry, hash_of(mirror, moved), last);
+    const kvb_status status = kvb_id_table_put(&table->by_entry, hash_of(mirror, moved), place);
     assert(status == KVB_OK); /* two cells have just come free */
     (void)status;
     memcpy(
