@@ -1,16 +1,10 @@
 #include "core/array.h"
-#include "core/hash.h"
 #include "stream/mirror/inside.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* Records that few entries of a mirror need. */
-
-static uint32_t hash_of(const struct kvb_mirror *mirror, uint32_t id)
-{
-    return (uint32_t)kvb_hash_keyed(&mirror->hash_key, id, 0);
-}
 
 static uint32_t entry_of(const struct side_table *table, size_t place)
 {
