@@ -273,7 +273,16 @@ static kvb_status decode_sync_reply(kvb_span in, struct kvb_sync_reply *out)
     if (!parts) {
         return KVB_NO_MEMORY;
     }
-    const kvb_status status = kvb_sync_reply_decode(in, parts, out);
+    struct kvb_sync_reply got;
+    memcpy(&got, out, sizeof got);
+    kvb_status status = kvb_sync_reply_decode(in, parts, &got);
+    if (status == KVB_OK) { /* before its parts are gone */
+        KVB_OWN(kvb_buf_done) struct kvb_buf buf = { 0 };
+        kvb_buf_init(&buf, 1 << 16);
+        status = kvb_sync_reply_encode(&got, &buf);
+    } else {
+        memcpy(out, &got, sizeof got);
+    }
     kvb_sync_reply_parts_done(parts);
     free(parts);
     return status;

@@ -622,9 +622,17 @@ static void survives_the_failure_of_each_allocation(void **state)
 
 /* ---- Health ---- */
 
+static void health_is_said_in_two_bytes(void **state)
+{
+    (void)state;
+    assert_true(kvb_span_is(kvb_health_answer(true), "\x08\x01"));
+    assert_true(kvb_span_is(kvb_health_answer(false), "\x08\x02"));
+}
+
 SUITE(gateway_messages)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(health_is_said_in_two_bytes),
         cmocka_unit_test(reads_all_that_envoy_sent),
         cmocka_unit_test(says_how_envoy_sends_bodies),
         cmocka_unit_test(finds_the_hint_and_who_served),

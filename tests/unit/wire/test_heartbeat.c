@@ -126,7 +126,8 @@ static void decodes_what_it_encoded([[maybe_unused]] void **state)
     const struct kvb_heartbeat heartbeat = full();
 
     const struct kvb_heartbeat letters = { .formats = 1U << KVB_FORMAT_JSON,
-                                           .model = "m\xc3\xa9\xe6\xa8\xa1\xf0\x9f\x98\x80" };
+                                           .model = "m\xc3\xa9\xe6\xa8\xa1\xf0\x9f\x98\x80",
+                                           .tier_reasons[KVB_TIER_HOST] = KVB_REASON_NO_REMOVALS };
 
     assert_round_trip(&empty);
     assert_round_trip(&heartbeat);
@@ -407,6 +408,10 @@ static void refuses_fields_that_cannot_be([[maybe_unused]] void **state)
         { { 0x82, 0x03, 2, 8, 9 }, 5, "formats of newer versions alone" },
         { { 0xba, 0x02, 1, 9 }, 4, "a tier without a reason" },
         { { 0x82, 0x01, 1, 1, 0x8a, 0x01, 1, 9, 0x92, 0x01, 16, 4, [26] = 0 }, 27, "a tier twice" },
+        { { 0x82, 0x01, 1, 1 }, 4, "a tier without its blocks" },
+        { { 0xaa, 0x01, 1, 1 }, 4, "a shape without its size" },
+        { { 0xaa, 0x01, 1, 1, 0xb2, 0x01, 1, 16 }, 8, "a shape without its lookahead" },
+        { { 0x82, 0x01, 1, 1, 0x8a, 0x01, 1, 9 }, 8, "a tier without its digest" },
     };
     struct kvb_heartbeat heartbeat = { 0 };
 
