@@ -55,69 +55,24 @@ static struct kvb_heartbeat full(void)
     return heartbeat;
 }
 
-static void assert_same_tiers(const struct kvb_heartbeat *a, const struct kvb_heartbeat *b)
-{
-    for (int i = 0; i < KVB_LIST_COUNT; i++) {
-        assert_true(a->tiers[i].blocks == b->tiers[i].blocks);
-        assert_true(a->tiers[i].digest.low == b->tiers[i].digest.low);
-        assert_true(a->tiers[i].digest.high == b->tiers[i].digest.high);
-    }
-}
-
-static void assert_same(const struct kvb_heartbeat *a, const struct kvb_heartbeat *b)
-{
-    assert_true(a->worker_id == b->worker_id);
-    assert_int_equal(a->dp_rank, b->dp_rank);
-    assert_memory_equal(a->epoch.bytes, b->epoch.bytes, sizeof a->epoch.bytes);
-    assert_true(a->epoch_first_id == b->epoch_first_id);
-    assert_true(a->last_id == b->last_id);
-    assert_int_equal(a->state, b->state);
-    assert_int_equal(a->reason, b->reason);
-    assert_memory_equal(a->tier_reasons, b->tier_reasons, sizeof a->tier_reasons);
-    assert_int_equal(a->hashes, b->hashes);
-    assert_int_equal(a->formats, b->formats);
-    assert_string_equal(a->model, b->model);
-    assert_int_equal(a->block_size, b->block_size);
-    assert_int_equal(a->lookahead, b->lookahead);
-    assert_int_equal(a->period_ms, b->period_ms);
-    assert_int_equal(a->is_paired, b->is_paired);
-    assert_int_equal(a->speculative_drop, b->speculative_drop);
-    assert_int_equal(a->chunk_blocks, b->chunk_blocks);
-    assert_int_equal(a->window_count, b->window_count);
-    assert_int_equal(a->is_without_full, b->is_without_full);
-    for (size_t i = 0; i < a->window_count; i++) {
-        assert_int_equal(a->windows[i].tokens, b->windows[i].tokens);
-        assert_int_equal(a->windows[i].size, b->windows[i].size);
-        assert_int_equal(a->windows[i].drop, b->windows[i].drop);
-        assert_int_equal(a->windows[i].is_chunked, b->windows[i].is_chunked);
-    }
-    assert_int_equal(a->is_store, b->is_store);
-    assert_int_equal(a->is_bye, b->is_bye);
-    assert_true(a->publisher == b->publisher);
-    assert_true(kvb_worker_facts_are_same(&a->facts, &b->facts));
-    assert_true(kvb_served_names_are_same(&a->names, &b->names));
-    assert_int_equal(a->names.left_out, b->names.left_out);
-    assert_int_equal(a->has_missing_at_most, b->has_missing_at_most);
-    assert_true(a->missing_at_most == b->missing_at_most);
-    assert_true(a->digest_seed == b->digest_seed);
-    assert_true(a->doubtful == b->doubtful);
-    assert_same_tiers(a, b);
-}
-
 static void encode_into(const struct kvb_heartbeat *heartbeat, struct kvb_buf *out)
 {
     kvb_buf_init(out, 4096);
     assert_ok(kvb_heartbeat_encode(heartbeat, out));
 }
 
+/* What is decoded is written again as the same bytes; which bytes, the contract's test says. */
 static void assert_round_trip(const struct kvb_heartbeat *heartbeat)
 {
     KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
+    KVB_OWN(kvb_buf_done) struct kvb_buf again = { 0 };
     struct kvb_heartbeat got = { 0 };
 
     encode_into(heartbeat, &out);
     assert_ok(kvb_heartbeat_decode(kvb_buf_span(&out), &got));
-    assert_same(heartbeat, &got);
+    encode_into(&got, &again);
+    assert_int_equal(again.len, out.len);
+    assert_memory_equal(again.data, out.data, out.len);
 }
 
 static void decodes_what_it_encoded([[maybe_unused]] void **state)
@@ -219,59 +174,6 @@ static kvb_status decode_with(const uint8_t *more, size_t len, struct kvb_heartb
     return kvb_heartbeat_decode((kvb_span){ bytes, sizeof golden + len }, out);
 }
 
-static void writes_and_reads_the_numbers_of_the_contract([[maybe_unused]] void **state)
-{
-    KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
-    struct kvb_heartbeat heartbeat = { 0 };
-    enum kvb_served_kind kind = KVB_SERVED_NAME;
-
-    assert_ok(decode_with(golden_more, sizeof golden_more, &heartbeat));
-    assert_int_equal(heartbeat.epoch.bytes[15], 16);
-    assert_int_equal(heartbeat.worker_id, 7);
-    assert_int_equal(heartbeat.dp_rank, 1);
-    assert_int_equal(heartbeat.epoch_first_id, 100);
-    assert_int_equal(heartbeat.last_id, 101);
-    assert_int_equal(heartbeat.state, KVB_STREAM_PARTIAL);
-    assert_int_equal(heartbeat.reason, KVB_REASON_UNROOTED);
-    assert_int_equal(heartbeat.formats, 1U << KVB_FORMAT_JSON);
-    assert_int_equal(heartbeat.hashes, KVB_HASHES_CANONICAL);
-    assert_string_equal(heartbeat.model, "m");
-    assert_int_equal(heartbeat.block_size, 16);
-    assert_true(heartbeat.lookahead == 1 && heartbeat.is_bye && heartbeat.has_missing_at_most);
-    assert_int_equal(heartbeat.doubtful, 2);
-    assert_int_equal(heartbeat.missing_at_most, 3);
-    assert_int_equal(heartbeat.tiers[KVB_TIER_HOST].blocks, 9);
-    assert_int_equal(heartbeat.tiers[KVB_TIER_HOST].digest.low, 4);
-    assert_int_equal(heartbeat.tiers[KVB_TIER_HOST].digest.high, 5);
-    assert_int_equal(heartbeat.digest_seed, 8);
-    assert_int_equal(heartbeat.shape_count, 2);
-    assert_int_equal(heartbeat.shapes[0].shape.block_size, 16);
-    assert_int_equal(heartbeat.shapes[0].shape.lookahead, 1);
-    assert_int_equal(heartbeat.shapes[1].tier, KVB_TIER_HOST);
-    assert_int_equal(heartbeat.shapes[1].shape.block_size, 256);
-    assert_int_equal(heartbeat.window_tokens, 64);
-    assert_int_equal(heartbeat.period_ms, 100);
-    assert_true(heartbeat.is_paired && heartbeat.is_store);
-    assert_int_equal(heartbeat.publisher, 10);
-    assert_string_equal(heartbeat.facts.address, "http://a");
-    assert_int_equal(heartbeat.facts.role, KVB_ROLE_DECODE);
-    assert_string_equal(heartbeat.facts.pod, "p");
-    assert_string_equal(heartbeat.facts.pod_namespace, "s");
-    assert_string_equal(heartbeat.facts.node, "n");
-    assert_int_equal(heartbeat.facts.ready, KVB_READY_YES);
-    assert_string_equal(heartbeat.facts.tokenize, "http://t");
-    assert_true(kvb_served_names_find(&heartbeat.names, kvb_span_of("n"), &kind));
-    assert_int_equal(kind, KVB_SERVED_NAME);
-    assert_true(kvb_served_names_find(&heartbeat.names, kvb_span_of("a"), &kind));
-    assert_int_equal(kind, KVB_SERVED_ADAPTER);
-    assert_true(heartbeat.names.is_listed);
-    assert_int_equal(heartbeat.names.left_out, 5);
-    encode_into(&heartbeat, &out);
-    assert_int_equal(out.len, sizeof golden + sizeof golden_more);
-    assert_memory_equal(out.data, golden, sizeof golden);
-    assert_memory_equal(out.data + sizeof golden, golden_more, sizeof golden_more);
-}
-
 static const char *json_of(const struct kvb_heartbeat *heartbeat)
 {
     static char text[8192];
@@ -283,6 +185,37 @@ static const char *json_of(const struct kvb_heartbeat *heartbeat)
     assert_ok(json.status);
     (void)snprintf(text, sizeof text, "%.*s", (int)out.len, (const char *)out.data);
     return text;
+}
+
+static void writes_and_reads_the_numbers_of_the_contract([[maybe_unused]] void **state)
+{
+    static const char want[] =
+        "{\"worker_id\":7,\"dp_rank\":1,\"model\":\"m\",\"block_size\":16,\"lookahead\":1,"
+        "\"shapes\":[{\"tier\":\"device\",\"block_size\":16,\"lookahead\":1},"
+        "{\"tier\":\"host\",\"block_size\":256,\"lookahead\":0}],\"window_tokens\":64,"
+        "\"period_ms\":100,\"paired\":true,\"store\":true,\"hashes\":\"canonical\","
+        "\"formats\":[\"json\"],\"state\":\"PARTIAL\",\"reason\":\"unrooted\",\"bye\":true,"
+        "\"publisher\":\"000000000000000a\",\"draining\":false,\"labels\":{},"
+        "\"address\":\"http://a\",\"role\":\"decode\",\"pod\":\"p\",\"namespace_k8s\":\"s\","
+        "\"node\":\"n\",\"ready\":true,\"tokenize\":\"http://t\","
+        "\"served_names\":{\"names\":[\"n\"],\"adapters\":[\"a\"],\"listed\":true,"
+        "\"left_out\":5},\"blocks\":{\"device\":0,\"host\":9,\"disk\":0,\"external\":0,"
+        "\"window\":0},\"doubtful\":2,\"missing_at_most\":3,\"last_event_id\":101,"
+        "\"epoch_first_id\":100,\"epoch\":\"0102030405060708090a0b0c0d0e0f10\","
+        "\"digest_seed\":8,\"digests\":{\"device\":\"00000000000000000000000000000000\","
+        "\"host\":\"00000000000000050000000000000004\","
+        "\"disk\":\"00000000000000000000000000000000\","
+        "\"external\":\"00000000000000000000000000000000\","
+        "\"window\":\"00000000000000000000000000000000\"}}";
+    KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
+    struct kvb_heartbeat heartbeat = { 0 };
+
+    assert_ok(decode_with(golden_more, sizeof golden_more, &heartbeat));
+    assert_string_equal(json_of(&heartbeat), want);
+    encode_into(&heartbeat, &out);
+    assert_int_equal(out.len, sizeof golden + sizeof golden_more);
+    assert_memory_equal(out.data, golden, sizeof golden);
+    assert_memory_equal(out.data + sizeof golden, golden_more, sizeof golden_more);
 }
 
 /* Sets every field, so that a field left out of the comparison shows. */
