@@ -1,12 +1,10 @@
-#include "core/own.h"
 #include "fleet/engine/block_pool.h"
-#include "fleet/trace.h"
 #include "parts/bench.h"
 #include "parts/corpus.h"
+#include "parts/trace.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* Makes a corpus of a chat trace: a simulated fleet of workers, each with a cache, serves the
  * trace's requests. The queries and events that an index would receive are written down.
@@ -213,59 +211,28 @@ static void serve(struct fleet *fleet, const struct kvb_trace_line *row)
 
 /* ---- The trace ---- */
 
-enum { max_line_bytes = 1 << 17 };
-
-struct reader {
-    char *text;                  /* owned */
-    struct kvb_trace_line *line; /* owned */
-};
-
-static bool read_row(FILE *file, const char *path, uint64_t number, const struct reader *reader)
+static void serve_lap(struct fleet *fleet, uint64_t lap)
 {
-    if (!fgets(reader->text, max_line_bytes, file)) {
-        return false;
-    }
-    const kvb_span text = { (const uint8_t *)reader->text, strlen(reader->text) };
-    if (kvb_trace_line_decode(text, reader->line) != KVB_OK) {
-        bench_fail(
-            "%s:%llu: expected {\"timestamp\", \"input_length\", \"output_length\", "
-            "\"hash_ids\": one for each 512 tokens}",
-            path, (unsigned long long)number);
-    }
-    return true;
-}
+    static struct bench_trace trace;
 
-static void serve_lap(struct fleet *fleet, const struct reader *reader, uint64_t lap)
-{
-    const struct plan *plan = fleet->plan;
-    FILE *file = fopen(plan->trace, "re");
-    uint64_t row = 0;
-
-    if (!file) {
-        bench_fail("%s: the trace cannot be opened", plan->trace);
-    }
-    for (; read_row(file, plan->trace, row + 1, reader); row++) {
+    bench_trace_open(&trace, fleet->plan->trace);
+    for (const struct kvb_trace_line *row = NULL; (row = bench_trace_next(&trace));) {
         for (uint64_t copy = 0; copy < copies; copy++) {
-            make_prompt(fleet, reader->line, lap, copy);
-            serve(fleet, reader->line);
+            make_prompt(fleet, row, lap, copy);
+            serve(fleet, row);
         }
         bench_progress_now_and_then(
-            "corpus: lap %llu of %llu, row %llu, %.1f million block operations",
-            (unsigned long long)lap + 1, (unsigned long long)plan->laps,
-            (unsigned long long)row + 1, (double)fleet->writer.block_operations / 1e6);
+            "corpus: lap %llu of %llu, row %zu, %.1f million block operations",
+            (unsigned long long)lap + 1, (unsigned long long)fleet->plan->laps, trace.rows,
+            (double)fleet->writer.block_operations / 1e6);
     }
-    (void)fclose(file); /* only read from */
-    if (row == 0) {
-        bench_fail("%s: no line in it", plan->trace);
-    }
+    bench_trace_close(&trace);
 }
 
 static void make_corpus(const struct plan *plan)
 {
     struct fleet fleet = { .plan = plan, .rng = seed };
     struct request *request = &fleet.request;
-    const struct reader reader = { .text = bench_memory(max_line_bytes, 1),
-                                   .line = bench_memory(1, sizeof *reader.line) };
 
     request->tokens = bench_memory(max_request_blocks, sizeof *request->tokens);
     request->blocks = bench_memory(max_request_blocks, sizeof *request->blocks);
@@ -279,7 +246,7 @@ static void make_corpus(const struct plan *plan)
 
     bench_corpus_open(&fleet.writer, plan->out, (uint32_t)plan->workers);
     for (uint64_t lap = 0; lap < plan->laps; lap++) {
-        serve_lap(&fleet, &reader, lap);
+        serve_lap(&fleet, lap);
     }
     bench_corpus_close(&fleet.writer);
     bench_progress(
@@ -296,8 +263,6 @@ static void make_corpus(const struct plan *plan)
     free(request->places);
     free(request->evicted);
     kvb_event_batch_done(&request->eviction);
-    free(reader.text);
-    free(reader.line);
 }
 
 int main(int argc, char **argv)

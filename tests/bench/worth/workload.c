@@ -1,13 +1,11 @@
 #include "worth/workload.h"
 
-#include "core/own.h"
 #include "core/random.h"
-#include "fleet/trace.h"
 #include "parts/bench.h"
+#include "parts/trace.h"
 #include "worth/engine.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -129,41 +127,20 @@ static int by_time(const void *left, const void *right)
     return (a->turn_at > b->turn_at) - (a->turn_at < b->turn_at);
 }
 
-static void close_file(FILE **file)
-{
-    if (*file) {
-        (void)fclose(*file); /* only read from */
-    }
-}
-
-static void free_text(char **text)
-{
-    free(*text);
-}
-
 static size_t read_rows(
     struct worth_workload *workload, const struct worth_plan *plan, uint32_t copy, double shift_ms,
     double *last_ms)
 {
-    KVB_OWN(close_file) FILE *file = fopen(plan->trace, "re");
-    KVB_OWN(free_text) char *text = NULL;
-    static struct kvb_trace_line row;
-    size_t text_bytes = 0;
-    size_t count = 0;
+    static struct bench_trace trace;
+    const struct kvb_trace_line *row = NULL;
 
-    if (!file) {
-        bench_fail("%s: cannot be read", plan->trace);
+    bench_trace_open(&trace, plan->trace);
+    while (trace.rows < plan->max_chains && (row = bench_trace_next(&trace))) {
+        add_row(workload, row, copy, (double)row->timestamp_ms + shift_ms);
+        *last_ms = fmax(*last_ms, (double)row->timestamp_ms);
     }
-    for (ssize_t len; count < plan->max_chains && (len = getline(&text, &text_bytes, file)) > 0;
-         count++) {
-        if (kvb_trace_line_decode((kvb_span){ (const uint8_t *)text, (size_t)len }, &row) !=
-            KVB_OK) {
-            bench_fail("%s: line %zu is no line of a trace", plan->trace, count + 1);
-        }
-        add_row(workload, &row, copy, (double)row.timestamp_ms + shift_ms);
-        *last_ms = fmax(*last_ms, (double)row.timestamp_ms);
-    }
-    return count;
+    bench_trace_close(&trace);
+    return trace.rows;
 }
 
 /* A trace gives its times in steps of some seconds.  Rows of one time come evenly until the next.
@@ -191,9 +168,6 @@ static void make_conversation(struct worth_workload *workload, const struct wort
     for (uint32_t copy = 0; copy < plan->fleets; copy++) {
         const size_t first = workload->chain_count;
         const size_t count = read_rows(workload, plan, copy, copy * shift_ms, &last_ms);
-        if (count == 0) {
-            bench_fail("%s: no lines", plan->trace);
-        }
         spread_rows(&workload->chains[first], count);
     }
     for (size_t i = 0; i < workload->chain_count; i++) {
