@@ -131,7 +131,7 @@ static void end_run(struct sim_bridge *bridge, struct kvb_action *action)
 static void carry_out(struct sim_bridge *bridge, struct kvb_action *action)
 {
     struct sim_world *world = bridge->world;
-    struct sim_rank *rank = action->rank ? rank_of(action->rank) : NULL;
+    struct sim_rank *rank = rank_of(action->rank); /* NULL where none is named */
 
     switch (action->kind) {
     case KVB_DO_NEXT_SOCKET:

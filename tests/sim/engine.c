@@ -257,11 +257,20 @@ static void admit(struct sim_engine *engine)
     /* a full queue refuses the request, which is fine */
 }
 
+/* After some losses the engine says nothing for so long that the bridge has to ask for its newest
+ * batches; what it was working on ends within the loss. */
+static const uint64_t ends_within_ns = 300 * KVB_NS_PER_MS;
+static const uint64_t silent_ns = 2600 * KVB_NS_PER_MS;
+
 static void pace(struct sim_world *world, size_t number)
 {
     struct sim_engine *engine = &world->engines[number];
     const bool is_idle = sim_active(world, SIM_IDLE, (unsigned)number) != NULL;
+    const struct sim_fault *loss = sim_active(world, SIM_DROP_LIVE, (unsigned)number);
 
+    if (loss && loss->count % 3 == 0 && world->now_ns + ends_within_ns >= loss->to_ns) {
+        engine->next_prompt_ns = loss->to_ns + silent_ns;
+    }
     if (world->now_ns < engine->next_prompt_ns || is_idle ||
         world->now_ns + 3 * KVB_NS_PER_S >= world->end_ns) {
         return;
