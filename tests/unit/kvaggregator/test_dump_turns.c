@@ -111,8 +111,9 @@ static void a_stream_that_goes_during_a_dump_is_left_out(void **state)
     enum { streams = 60, blocks = 64 };
     static const struct {
         const char *parameters;
-        const char *word; /* once a block */
-    } formats[] = { { "", "\"block_hash\"" }, { "format=rows", "\n" } };
+        const char *its_row;
+        const char *end;
+    } formats[] = { { "", "\"worker_id\":59,", "]}}" }, { "format=rows", "\n59 ", "\n" } };
     const struct scene_holding last = { streams - 1, 0, "m", 16, KVB_TIER_DEVICE, blocks, false };
 
     (void)state;
@@ -125,7 +126,9 @@ static void a_stream_that_goes_during_a_dump_is_left_out(void **state)
             scene_hold(&scene, &holding);
         }
         struct kvb_http_answer answer = dump_in_turns(&scene, formats[f].parameters, &last);
-        assert_int_equal(count_words(text_of(&answer), formats[f].word), (streams - 1) * blocks);
+        const char *text = text_of(&answer);
+        assert_int_equal(count_words(text, formats[f].its_row), 0);
+        assert_string_equal(text + strlen(text) - strlen(formats[f].end), formats[f].end);
         kvb_buf_done(&answer.body);
         scene_done(&scene);
     }
