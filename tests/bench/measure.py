@@ -21,9 +21,6 @@ import compare  # noqa: E402
 import machine  # noqa: E402
 import programs  # noqa: E402
 
-TRACE = TESTS / "data/conversation_trace.jsonl"
-
-
 def progress(text):
     print(text, file=sys.stderr, flush=True)
 
@@ -183,7 +180,7 @@ class Place:
         from matrix.truth import Door  # it needs msgspec
 
         workers = self.folder / "workers"
-        self.start("fleet", programs.BIN / "kvfleet", *words, "--trace", TRACE, "--truth", self.folder / "truth",
+        self.start("fleet", programs.BIN / "kvfleet", *words, "--trace", programs.TRACE, "--truth", self.folder / "truth",
                    "--config-out", workers)
         self.workers = programs.wait_for("kvfleet has bound its sockets", lambda: workers.exists() and workers.read_text())
         self.silent_workers = "\n".join(line for line in self.workers.splitlines() if "load = {" not in line)
