@@ -21,6 +21,22 @@ look_until(struct kvb_bus_watch *watch, uint64_t *now_ns, uint64_t until_ns)
     return KVB_BUS_WATCH_REST;
 }
 
+static void pings_a_second_after_the_last_ping(void **state)
+{
+    struct kvb_bus_watch watch;
+    uint64_t now_ns = start_ns;
+
+    (void)state;
+    kvb_bus_watch_begin(&watch, start_ns);
+    assert_int_equal(look_until(&watch, &now_ns, start_ns + 999 * ms), KVB_BUS_WATCH_PING);
+    assert_int_equal(now_ns, start_ns + 1000 * ms);
+    kvb_bus_watch_pinged(&watch, now_ns);
+    kvb_bus_watch_answered(&watch);
+    assert_int_equal(look_until(&watch, &now_ns, start_ns + 1500 * ms), KVB_BUS_WATCH_REST);
+    assert_int_equal(look_until(&watch, &now_ns, start_ns + 2000 * ms), KVB_BUS_WATCH_PING);
+    assert_int_equal(now_ns, start_ns + 2000 * ms);
+}
+
 static void repeated_pings_do_not_postpone_the_close(void **state)
 {
     struct kvb_bus_watch watch;
@@ -71,6 +87,7 @@ static void a_ping_later_than_the_last_check_is_valid(void **state)
 SUITE(watch)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pings_a_second_after_the_last_ping),
         cmocka_unit_test(repeated_pings_do_not_postpone_the_close),
         cmocka_unit_test(time_without_a_check_is_no_silence),
         cmocka_unit_test(a_ping_later_than_the_last_check_is_valid),

@@ -210,6 +210,52 @@ static void a_post_reaches_the_handler_once_with_its_whole_body(void **state)
     kvb_http_stop(room.http);
 }
 
+static void a_head_is_a_get_without_the_body(void **state)
+{
+    struct room room = { 0 };
+    char answer[answer_bytes];
+
+    (void)state;
+    start(&room, echo);
+    ask(&room, "HEAD /livez HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", answer);
+    assert_status(answer, "200");
+    assert_non_null(strstr(answer, "Content-Length: 35\r\n"));
+    assert_string_equal(body_of(answer), "");
+    kvb_http_stop(room.http);
+}
+
+static void status_and_allow_are_the_handlers(void **state)
+{
+    struct room room = { 0 };
+    char answer[answer_bytes];
+
+    (void)state;
+    start(&room, echo);
+    ask(&room, "GET /nowhere HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", answer);
+    assert_status(answer, "404");
+    assert_non_null(strstr(answer, "Allow: GET\r\n"));
+    kvb_http_stop(room.http);
+}
+
+static void refusals_of_a_handler_are_counted_by_reason(void **state)
+{
+    struct room room = { 0 };
+    char answer[answer_bytes];
+
+    (void)state;
+    start(&room, echo);
+    ask(&room, "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", answer);
+    assert_int_equal(kvb_metric_get(&room.metrics, count_http_refused_request), 0);
+    ask(&room, "GET /nowhere HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", answer);
+    assert_int_equal(kvb_metric_get(&room.metrics, count_http_refused_request), 1);
+    assert_int_equal(kvb_metric_get(&room.metrics, count_http_refused_denied), 0);
+    ask(&room, "GET /secret HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", answer);
+    assert_status(answer, "401");
+    assert_int_equal(kvb_metric_get(&room.metrics, count_http_refused_request), 1);
+    assert_int_equal(kvb_metric_get(&room.metrics, count_http_refused_denied), 1);
+    kvb_http_stop(room.http);
+}
+
 static void post_zeros(const struct room *room, size_t len, char answer[answer_bytes])
 {
     char head[128];
@@ -466,6 +512,19 @@ static void a_header_sent_too_slowly_is_disconnected(void **state)
     kvb_http_stop(room.http);
 }
 
+static void a_body_that_stops_is_disconnected(void **state)
+{
+    struct room room = { 0 };
+    char answer[answer_bytes];
+
+    (void)state;
+    start_as(&room, (struct kvb_http_options){ .handler = echo, .grace_ms = short_ms });
+    ask(&room, "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 900\r\n\r\nhalf", answer);
+    assert_string_equal(answer, "");
+    assert_int_equal(closed_count(&room, count_http_closed_late), 1);
+    kvb_http_stop(room.http);
+}
+
 static bool is_nothing_held(void *context)
 {
     struct room *room = context;
@@ -530,6 +589,36 @@ static void a_body_above_the_budget_gets_503_and_small_ones_pass(void **state)
     assert_status(answer, "200");
     assert_int_equal(atomic_load(&room.calls), 2);
     assert_true(wait_until(is_nothing_held, &room, patience_ms));
+    kvb_http_stop(room.http);
+}
+
+/* A body of unknown length is read to its end and then refused. */
+static void a_chunked_body_above_the_budget_gets_503(void **state)
+{
+    static const char head[] = "POST / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n"
+                               "Transfer-Encoding: chunked\r\n\r\n80000\r\n";
+    static const char zeros[512 << 10];
+    struct room room = { 0 };
+    char answer[answer_bytes];
+
+    (void)state;
+    start_as(
+        &room, (struct kvb_http_options){
+                   .handler = swallow, .max_body_bytes = 1 << 20, .max_held_bytes = 700 << 10 });
+    const int first = dial(&room);
+    send_text(first, half_a_megabyte, sizeof half_a_megabyte - 1);
+    send_text(first, zeros, sizeof zeros - 1);
+    assert_true(wait_until(is_one_held, &room, patience_ms));
+    const int second = dial(&room);
+    send_text(second, head, sizeof head - 1);
+    send_text(second, zeros, sizeof zeros);
+    send_text(second, "\r\n0\r\n\r\n", 7);
+    read_all(second, answer);
+    assert_status(answer, "503");
+    assert_int_equal(atomic_load(&room.calls), 0);
+    close(first);
+    /* at its end, or at the latest when the time for the body is over */
+    assert_true(wait_until(is_nothing_held, &room, late_ms));
     kvb_http_stop(room.http);
 }
 
@@ -953,6 +1042,9 @@ SUITE(http)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_post_reaches_the_handler_once_with_its_whole_body),
+        cmocka_unit_test(a_head_is_a_get_without_the_body),
+        cmocka_unit_test(status_and_allow_are_the_handlers),
+        cmocka_unit_test(refusals_of_a_handler_are_counted_by_reason),
         cmocka_unit_test(a_body_above_the_ceiling_gets_413_and_a_sentence),
         cmocka_unit_test(an_endless_body_is_disconnected),
         cmocka_unit_test(refusals_of_libmicrohttpd_are_counted),
@@ -960,8 +1052,10 @@ SUITE(http)
         cmocka_unit_test(a_connection_above_the_share_gets_503_except_on_vital_paths),
         cmocka_unit_test(the_longest_idle_connection_makes_room),
         cmocka_unit_test(a_header_sent_too_slowly_is_disconnected),
+        cmocka_unit_test(a_body_that_stops_is_disconnected),
         cmocka_unit_test(a_client_that_reads_too_slowly_is_disconnected),
         cmocka_unit_test(a_body_above_the_budget_gets_503_and_small_ones_pass),
+        cmocka_unit_test(a_chunked_body_above_the_budget_gets_503),
         cmocka_unit_test(an_answer_above_the_budget_gets_503),
         cmocka_unit_test(a_long_answer_is_made_while_it_is_read),
         cmocka_unit_test(a_part_that_fails_cuts_the_answer),

@@ -62,6 +62,18 @@ static bool is_anyone_late(struct kvb_http_slots *slots, uint64_t now_ns)
 
 /* ---- Which connection is closed for a new one ---- */
 
+static void young_connections_do_not_make_room_and_the_newcomer_gets_an_extra_slot(void **state)
+{
+    struct kvb_http_slots slots;
+    struct kvb_http_slot *slot[max];
+
+    (void)state;
+    init(&slots);
+    fill(&slots, slot);
+    assert_true(open_one(&slots, 3, 50, start_ns + second / 2)->is_extra);
+    kvb_http_slots_done(&slots);
+}
+
 /* A burst of one client must not close another client's connection that may be about to show its
  * token. */
 static void an_extra_connection_makes_room_for_its_own_client_first(void **state)
@@ -91,6 +103,34 @@ static void an_extra_connection_makes_room_for_its_own_client_first(void **state
     kvb_http_slots_done(&slots);
 }
 
+/* Otherwise many connections without a request would keep out a probe of /livez. */
+static void an_extra_connection_makes_room_for_another_however_young_it_is(void **state)
+{
+    struct kvb_http_slots slots;
+    struct kvb_http_slot *slot[max];
+    struct kvb_http_victim victim;
+    int gone = 0;
+
+    (void)state;
+    init(&slots);
+    fill(&slots, slot);
+    for (int i = 0; i < 100; i++) {
+        struct kvb_http_slot *one =
+            kvb_http_slots_open(&slots, 3, 100 + i, start_ns + second / 2, &victim);
+        assert_non_null(one);
+        assert_true(one->is_extra);
+        for (size_t at = 0; at < slots.slot_count; at++) {
+            if (slots.slots[at].phase == KVB_HTTP_CLOSING) {
+                assert_true(slots.slots[at].is_extra);
+                kvb_http_slots_close(&slots, &slots.slots[at]);
+                gone++;
+            }
+        }
+    }
+    assert_int_equal(gone, 100 - extra / 2);
+    kvb_http_slots_done(&slots);
+}
+
 static void a_client_above_its_share_makes_room_itself(void **state)
 {
     struct kvb_http_slots slots;
@@ -106,6 +146,24 @@ static void a_client_above_its_share_makes_room_itself(void **state)
     assert_non_null(kvb_http_slots_open(&slots, 1, 51, start_ns + 2 * second, &victim));
     assert_int_equal(victim.fd, 0); /* not one of client 2, which has been idle longer */
     assert_false(open_one(&slots, 2, 91, start_ns + second / 2)->is_extra);
+    kvb_http_slots_done(&slots);
+}
+
+/* Closed connections that never sent a request must not cost those that did. */
+static void an_unproven_connection_makes_room_before_a_proven_one(void **state)
+{
+    struct kvb_http_slots slots;
+    struct kvb_http_slot *slot[max];
+    struct kvb_http_victim victim;
+
+    (void)state;
+    init(&slots);
+    fill(&slots, slot);
+    for (int i = 0; i < max; i++) {
+        slot[i]->is_proven = i != 5;
+    }
+    assert_non_null(kvb_http_slots_open(&slots, 3, 50, start_ns + 2 * second, &victim));
+    assert_int_equal(victim.fd, 5);
     kvb_http_slots_done(&slots);
 }
 
@@ -272,8 +330,11 @@ static void an_oversized_answer_passes_when_it_is_alone(void **state)
 SUITE(http_slots)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(young_connections_do_not_make_room_and_the_newcomer_gets_an_extra_slot),
         cmocka_unit_test(an_extra_connection_makes_room_for_its_own_client_first),
+        cmocka_unit_test(an_extra_connection_makes_room_for_another_however_young_it_is),
         cmocka_unit_test(a_client_above_its_share_makes_room_itself),
+        cmocka_unit_test(an_unproven_connection_makes_room_before_a_proven_one),
         cmocka_unit_test(unproven_connections_have_a_share_and_make_room_themselves),
         cmocka_unit_test(a_proven_connection_takes_no_slot_of_the_unproven),
         cmocka_unit_test(a_proven_client_gets_no_larger_share),

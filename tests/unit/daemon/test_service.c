@@ -55,6 +55,81 @@ static kvb_status request_part(
     return kvb_service_answer(&bridge, list, ask, next, out);
 }
 
+static void assert_answer(
+    const struct kvb_service_endpoints *list, enum kvb_service_verb verb, const char *text)
+{
+    KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
+    const struct kvb_service_request ask = { .verb = verb, .max_bytes = answer_bytes };
+    size_t next = 0;
+
+    kvb_buf_init(&out, answer_bytes);
+    assert_ok(request_part(list, ask, &next, &out));
+    assert_ok(kvb_buf_append(&out, "", 1));
+    assert_string_equal((const char *)out.data, text);
+    assert_int_equal(next, list ? list->count : 0);
+}
+
+#define HEAD(verb)                                                                                 \
+    "{\"type\":\"io.nats.micro.v1." verb "_response\",\"name\":\"dynamo_vllmworker\","             \
+    "\"id\":\"0f1e2d3c4b5a69780f1e2d3c4b5a6978\",\"version\":\"0.1.0\","                           \
+    "\"metadata\":{\"namespace\":\"dynamo\",\"component\":\"VllmWorker\"}"
+#define NAMES                                                                                      \
+    "{\"name\":\"dynamo_vllmworker-load_metrics-1a2b3c\","                                         \
+    "\"subject\":\"dynamo_vllmworker.load_metrics-1a2b3c\",\"queue_group\":\"q\","
+#define COUNTS                                                                                     \
+    "\"num_requests\":0,\"num_errors\":0,\"last_error\":\"\",\"processing_time\":0,"               \
+    "\"average_processing_time\":0,"
+
+/* Compared byte by byte: shares with a decimal point, counts without, flat and nested form, null
+ * for the rank of a worker with several ranks. */
+static void stats_carry_the_load_flat_and_nested(void **state)
+{
+    (void)state;
+    const struct kvb_service_endpoints list = list_of(&loaded, 1);
+
+    assert_answer(
+        &list, KVB_SERVICE_STATS,
+        HEAD("stats") ",\"started\":\"2026-08-01T13:44:05.678Z\",\"endpoints\":[" NAMES COUNTS
+                      "\"data\":{\"request_active_slots\":7,\"request_total_slots\":256,"
+                      "\"kv_active_blocks\":1000,\"kv_total_blocks\":4096,"
+                      "\"gpu_cache_usage_perc\":0.25,\"gpu_prefix_cache_hit_rate\":1.0,"
+                      "\"num_requests_waiting\":5,"
+                      "\"worker_stats\":{\"data_parallel_rank\":null,\"request_active_slots\":7,"
+                      "\"request_total_slots\":256,\"num_requests_waiting\":5},"
+                      "\"kv_stats\":{\"kv_active_blocks\":1000,\"kv_total_blocks\":4096,"
+                      "\"gpu_cache_usage_perc\":0.25,\"gpu_prefix_cache_hit_rate\":1.0},"
+                      "\"spec_decode_stats\":null}}]}");
+}
+
+static void fill_question(const void *context, size_t i, struct kvb_service_endpoint *out_endpoint)
+{
+    (void)i;
+    *out_endpoint = *(const struct kvb_service_endpoint *)context;
+}
+
+static void stats_tell_errors_and_the_average(void **state)
+{
+    (void)state;
+    const struct kvb_service_endpoint question = { .name = "kv_match",
+                                                   .subject = "a.b",
+                                                   .queue_group = "",
+                                                   .num_requests = 3,
+                                                   .num_errors = 1,
+                                                   .processing_ns = 11,
+                                                   .last_error = "a \"bad\" \x01 \xff one" };
+    const struct kvb_service_endpoints list = { .count = 1,
+                                                .fill = fill_question,
+                                                .context = &question };
+
+    assert_answer(
+        &list, KVB_SERVICE_STATS,
+        HEAD("stats") ",\"started\":\"2026-08-01T13:44:05.678Z\",\"endpoints\":["
+                      "{\"name\":\"kv_match\",\"subject\":\"a.b\",\"queue_group\":\"\","
+                      "\"num_requests\":3,\"num_errors\":1,"
+                      "\"last_error\":\"a \\\"bad\\\" \\u0001 \xef\xbf\xbd one\","
+                      "\"processing_time\":11,\"average_processing_time\":3,\"data\":null}]}");
+}
+
 /* ---- Names ---- */
 
 static void names_follow_dynamos_rules(void **state)
@@ -176,6 +251,8 @@ static void survives_every_failing_allocation(void **state)
 SUITE(service)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(stats_carry_the_load_flat_and_nested),
+        cmocka_unit_test(stats_tell_errors_and_the_average),
         cmocka_unit_test(names_follow_dynamos_rules),
         cmocka_unit_test(the_longest_names_fit),
         cmocka_unit_test(long_lists_are_sent_in_parts),

@@ -88,6 +88,32 @@ static size_t files_in(const struct scene *scene)
     return count;
 }
 
+static void parts_become_one_private_file(void **state)
+{
+    (void)state;
+    struct scene scene = { .store = NULL };
+    const struct kvb_checkpoint_name name = kvb_checkpoint_name_of(1, 7, 0);
+    char text[16] = "";
+    char path[160];
+    struct stat about;
+
+    begin(&scene);
+    push(&scene, &name, "one ", KVB_CHECKPOINT_FIRST);
+    assert_int_equal(read_back(&scene, &name, text, 1), KVB_NOT_FOUND); /* no partial file exists */
+    push(&scene, &name, "two ", 0);
+    push(&scene, &name, "end", KVB_CHECKPOINT_LAST);
+    assert_ok(outcome(&scene));
+    assert_int_equal(outcome(&scene), KVB_AGAIN); /* reported once */
+    assert_ok(read_back(&scene, &name, text, 11));
+    assert_string_equal(text, "one two end");
+    assert_int_equal(read_back(&scene, &name, text, 12), KVB_NOT_FOUND);
+    (void)snprintf(path, sizeof path, "%s/%s", scene.directory, name.text);
+    assert_int_equal(stat(path, &about), 0);
+    assert_int_equal(about.st_mode & 0777, 0600);
+    assert_int_equal(files_in(&scene), 1);
+    end(&scene);
+}
+
 static void the_old_one_stays_until_the_new_one_is_whole(void **state)
 {
     (void)state;
@@ -105,6 +131,26 @@ static void the_old_one_stays_until_the_new_one_is_whole(void **state)
     assert_ok(outcome(&scene));
     assert_ok(read_back(&scene, &name, text, 3));
     assert_string_equal(text, "old");
+    end(&scene);
+}
+
+static void a_void_checkpoint_is_not_found(void **state)
+{
+    (void)state;
+    struct scene scene = { .store = NULL };
+    const struct kvb_checkpoint_name name = kvb_checkpoint_name_of(1, 7, 0);
+    char text[16] = "";
+
+    begin(&scene);
+    kvb_checkpoint_store_void(scene.store, &name); /* there is none, which is no error */
+    push(&scene, &name, "old", KVB_CHECKPOINT_FIRST | KVB_CHECKPOINT_LAST);
+    assert_ok(outcome(&scene));
+    kvb_checkpoint_store_void(scene.store, &name);
+    assert_int_equal(read_back(&scene, &name, text, 1), KVB_NOT_FOUND);
+    push(&scene, &name, "later", KVB_CHECKPOINT_FIRST | KVB_CHECKPOINT_LAST);
+    assert_ok(outcome(&scene));
+    assert_ok(read_back(&scene, &name, text, 5));
+    assert_int_equal(files_in(&scene), 1);
     end(&scene);
 }
 
@@ -140,6 +186,21 @@ static void a_failed_write_is_reported_and_the_next_one_is_tried(void **state)
     assert_non_null(strstr(scene.detail.text, "cannot create a checkpoint file"));
     push(&scene, &name, "x", KVB_CHECKPOINT_FIRST | KVB_CHECKPOINT_LAST);
     assert_ok(outcome(&scene)); /* the failed write removed the link */
+    end(&scene);
+}
+
+static void a_directory_belongs_to_one_process(void **state)
+{
+    (void)state;
+    struct scene scene = { .store = NULL };
+    struct kvb_checkpoint_store *other = NULL;
+
+    begin(&scene);
+    assert_int_equal(
+        kvb_checkpoint_store_open(control, scene.directory, &other, &scene.detail), KVB_AGAIN);
+    assert_non_null(strstr(scene.detail.text, "another process uses it"));
+    kvb_checkpoint_store_close(scene.store);
+    assert_ok(kvb_checkpoint_store_open(control, scene.directory, &scene.store, &scene.detail));
     end(&scene);
 }
 
@@ -182,9 +243,12 @@ static void a_path_that_is_no_directory_is_a_configuration_error(void **state)
 SUITE(checkpoint_store)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(parts_become_one_private_file),
         cmocka_unit_test(the_old_one_stays_until_the_new_one_is_whole),
+        cmocka_unit_test(a_void_checkpoint_is_not_found),
         cmocka_unit_test(a_checkpoint_made_void_while_it_is_written_never_appears),
         cmocka_unit_test(a_failed_write_is_reported_and_the_next_one_is_tried),
+        cmocka_unit_test(a_directory_belongs_to_one_process),
         cmocka_unit_test(a_directory_that_all_may_write_in_is_reported_and_used),
         cmocka_unit_test(a_path_that_is_no_directory_is_a_configuration_error),
     };

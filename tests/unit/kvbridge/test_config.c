@@ -432,6 +432,24 @@ static void a_derived_id_that_is_used_already_is_an_error(void **state)
         "4: workers[1].id: worker id 6177855544601522 is used in line 3 already");
 }
 
+static void load_sources_are_addresses(void **state)
+{
+    (void)state;
+    assert_wrong(
+        PUBLISH "workers = (\n"
+                "{ id = 1; model = \"m\"; block_size = 16; events = \"tcp://h:1\";\n"
+                "  load = { prometheus = \"h:8000/metrics\";\n"
+                "  coordinator = \"http://h:1\";\n"
+                "  scrape_ms = 10; }; },\n"
+                "{ id = 2; model = \"m\"; block_size = 16; events = \"tcp://h:2\";\n"
+                "  load = { prometheus = \"http://h:8000/metrics\";\n"
+                "  coordinator = \"tcp://h:1\"; }; } );",
+        "6: workers[0].load.scrape_ms: 10 is out of range: give 50 .. 60000",
+        "4: workers[0].load.prometheus: expected http://host:port/path",
+        "5: workers[0].load.coordinator: expected tcp://host:port",
+        "9: workers[1].load.coordinator: its ports 1 .. 1 are also those of workers[0].events");
+}
+
 /* One page and one coordinator serve the ranks of several workers. */
 static void load_sources_may_be_shared(void **state)
 {
@@ -611,6 +629,45 @@ static void names_must_fit_into_a_subject(void **state)
     }
 }
 
+static void http_is_an_address_with_a_port_or_off(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *listen;
+        bool is_good;
+    } cases[] = {
+        { "", true },
+        { "127.0.0.1:0", true },
+        { "[::1]:9401", true },
+        { "127.255.255.254:65535", true },
+        { ":9401", false },
+        { "9401", false },
+        { "localhost:1", false },
+        { "127.0.0.1", false },
+        { "127.0.0.1:65536", false },
+        { "127.0.0.1:x", false },
+        { "::1:9401", false },
+        { "1.2.3.4:1:2", false },
+        { "[1.2.3.4]:1", false },
+        { "*:1", false },
+    };
+
+    for (size_t i = 0; i < KVB_COUNT_OF(cases); i++) {
+        char text[256];
+        (void)snprintf(
+            text, sizeof text,
+            PUBLISH "workers=(" WORKER("1", "events=\"tcp://h:1\";") ");http=\"%s\";",
+            cases[i].listen);
+        if (cases[i].is_good) {
+            struct kvb_bridge_config config = read_good(text);
+            assert_string_equal(config.http, cases[i].listen);
+            kvb_bridge_config_done(&config);
+        } else {
+            assert_wrong(text, "2: http: expected address:port in numbers");
+        }
+    }
+}
+
 /* 1,024 equal workers: one line each, and the check takes no quadratic time. */
 static void a_whole_list_of_clashes_is_bounded(void **state)
 {
@@ -677,6 +734,8 @@ SUITE(config)
         cmocka_unit_test(a_name_to_listen_at_is_a_warning),
         cmocka_unit_test(port_ranges_of_different_workers_must_not_overlap),
         cmocka_unit_test(names_must_fit_into_a_subject),
+        cmocka_unit_test(load_sources_are_addresses),
+        cmocka_unit_test(http_is_an_address_with_a_port_or_off),
         cmocka_unit_test(a_whole_list_of_clashes_is_bounded),
         cmocka_unit_test(mistakes_in_a_workers_file_name_that_file_and_its_lines),
         cmocka_unit_test(mistakes_in_dns_are_named),

@@ -71,6 +71,33 @@ static void all_tiers_are_published_to_readers_that_know_them(void **state)
     }
 }
 
+static void warns_of_a_store_of_which_json_publishes_nothing(void **state)
+{
+    static const struct {
+        const char *publish;
+        bool is_warned;
+    } rows[] = {
+        { TIERS(""), true },
+        { TIERS("tiers = \"all\";"), false },
+        { TIERS("formats = [\"protobuf\"];"), false },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
+        char text[256];
+        (void)snprintf(
+            text, sizeof text,
+            "%sworkers = (" WORKER("1", "events = \"tcp://h:1\"; store = true;") ");",
+            rows[i].publish);
+        const struct kvb_conf_errors errors = read_warned(text);
+        assert_int_equal(errors.warning_count, rows[i].is_warned);
+        assert_true(
+            !rows[i].is_warned ||
+            strstr(
+                errors.warnings[0].text, ":2: warning: workers[0].store: nothing of this store"));
+    }
+}
+
 #define REFRESHED(more)                                                                            \
     "publish = { namespace = \"n\"; component = \"c\";\n" more " };\n"                             \
     "workers = (" WORKER("1", "events = \"tcp://h:1\";") ");"
@@ -130,6 +157,7 @@ SUITE(config_readers)
         cmocka_unit_test(refresh_needs_json_and_reannouncement),
         cmocka_unit_test(warns_of_ranks_that_share_an_id_if_readers_may_ignore_ranks),
         cmocka_unit_test(all_tiers_are_published_to_readers_that_know_them),
+        cmocka_unit_test(warns_of_a_store_of_which_json_publishes_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -193,6 +193,18 @@ static void a_request_does_not_wait_for_the_period(void **state)
     free(world);
 }
 
+static void without_a_period_only_requests_are_answered(void **state)
+{
+    (void)state;
+    struct world *world = new_world(0, 1, 1000);
+
+    pass(world, 100);
+    assert_int_equal(world->rounds, 0);
+    assert_int_equal(world->advertised, 0);
+    assert_true(take_turn(world, true) > 0);
+    free(world);
+}
+
 /* Nothing was sent for an hour; no burst follows. */
 static void no_burst_follows_a_pause(void **state)
 {
@@ -248,6 +260,7 @@ SUITE(refresh_plan)
         cmocka_unit_test(bytes_a_second_are_bounded),
         cmocka_unit_test(work_is_followed_by_pauses),
         cmocka_unit_test(a_request_does_not_wait_for_the_period),
+        cmocka_unit_test(without_a_period_only_requests_are_answered),
         cmocka_unit_test(no_burst_follows_a_pause),
         cmocka_unit_test(nothing_is_allowed_before_it_is_due),
         cmocka_unit_test(a_stream_is_refreshed_on_request_once_in_ten_seconds),

@@ -110,6 +110,15 @@ static uint64_t first_at(uint64_t clock, bool from_clock)
     return kvb_republish_numbers_begin(folder, "rank", clock, 100, from_clock).first;
 }
 
+static void numbers_do_not_go_back_with_the_clock(void **state)
+{
+    (void)state;
+    assert_int_equal(first_at(9000, true), 9000);
+    assert_int_equal(first_at(5000, true), 9100); /* after a kill, and the clock was set back */
+    assert_int_equal(first_at(9900, true), 9900);
+    assert_int_equal(first_at(9900, false), 10000);
+}
+
 /* ---- Killed at each step ----
  *
  * A process says each step, and waits until it may go on: so it can be killed there. */
@@ -257,6 +266,7 @@ SUITE(republish_numbers)
         NUMBERS(a_corrupt_file_is_ignored),
         NUMBERS(a_process_begins_behind_the_used_numbers_and_reserves_on_disk),
         NUMBERS(a_reservation_does_not_wait_for_the_disk),
+        NUMBERS(numbers_do_not_go_back_with_the_clock),
         NUMBERS(no_number_is_used_twice_wherever_a_process_is_killed),
         NUMBERS(after_a_crash_of_the_machine_numbers_jump_ahead),
         NUMBERS(only_a_directory_that_others_cannot_write_keeps_numbers),

@@ -131,6 +131,20 @@ static uint64_t rivals(const struct world *world)
 static const char *const shared = "{\"bridge_id\":\"other-2-cd\",\"streams\":[[5,0],[1,1],[1,0]]}";
 static const char *const foreign = "{\"bridge_id\":\"other-2-cd\",\"streams\":[[5,0],[1,2],[2,1]]}";
 
+static void the_streams_are_published_at_once_and_then_seldom(void **state)
+{
+    struct world world;
+
+    (void)state;
+    begin(&world);
+    assert_int_equal(pass(&world, 1, NULL), 1);
+    assert_string_equal(newest, "{\"bridge_id\":\"me-1-ab\",\"streams\":[[1,0],[1,1]]}");
+    assert_int_equal(pass(&world, 29, NULL), 0);
+    assert_int_equal(pass(&world, 1, NULL), 1);
+    assert_int_equal(pass(&world, 300, NULL), 10);
+    end(&world);
+}
+
 /* The second bridge of a thousand that lost the same server. */
 static void bridges_that_begin_at_once_do_not_stay_together(void **state)
 {
@@ -158,6 +172,22 @@ static void changed_streams_are_published_within_five_seconds(void **state)
     assert_int_equal(pass(&world, 1, NULL), 1);
     assert_string_equal(newest, "{\"bridge_id\":\"me-1-ab\",\"streams\":[[1,0],[1,1],[1,2]]}");
     assert_int_equal(pass(&world, 20, NULL), 0);
+    end(&world);
+}
+
+static void after_a_loss_of_nats_they_are_published_again(void **state)
+{
+    struct world world;
+
+    (void)state;
+    begin(&world);
+    is_connected = false;
+    assert_int_equal(pass(&world, 10, NULL), 0);
+    is_connected = true;
+    assert_int_equal(pass(&world, 1, NULL), 1);
+    kvb_bridge_list_streams_soon(world.bridge);
+    kvb_bridge_watch_rivals(world.bridge, world.now_s * KVB_NS_PER_S);
+    assert_int_equal(published, 2); /* in the same second */
     end(&world);
 }
 
@@ -256,8 +286,10 @@ static void more_rivals_than_places_are_counted(void **state)
 SUITE(rivals)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_streams_are_published_at_once_and_then_seldom),
         cmocka_unit_test(bridges_that_begin_at_once_do_not_stay_together),
         cmocka_unit_test(changed_streams_are_published_within_five_seconds),
+        cmocka_unit_test(after_a_loss_of_nats_they_are_published_again),
         cmocka_unit_test(many_streams_need_several_messages),
         cmocka_unit_test(a_lasting_rival_is_logged_once_with_both_names),
         cmocka_unit_test(it_is_gone_when_either_of_the_two_removes_the_workers),

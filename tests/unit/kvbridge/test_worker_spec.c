@@ -284,6 +284,37 @@ static void an_earlier_list_gives_what_is_the_same(void **state)
     assert_ptr_equal(list.items[1].parts.items[0], earlier.items[1].parts.items[0]);
 }
 
+static void a_worker_at_a_host_has_an_address_for_each_port(void **state)
+{
+    static const struct kvb_host_ports some = { .events = 5557 };
+    static const struct kvb_host_ports all = {
+        .events = 5557, .replay = 6557, .metrics = 8001, .http = 8000
+    };
+    KVB_OWN(kvb_worker_list_done) struct kvb_worker_list list = { 0 };
+    struct kvb_worker_spec spec = spec_of(7, "", 2);
+
+    (void)state;
+    spec.discover = spec.facts.tokenize = KVB_AT_ADDRESS;
+    assert_ok(kvb_worker_list_add_at(&list, &spec, "10.0.0.7", &all));
+    const struct kvb_worker_spec *worker = list.items[0].spec;
+    assert_string_equal(worker->events, "tcp://10.0.0.7:5557");
+    assert_string_equal(worker->replay, "tcp://10.0.0.7:6557");
+    assert_string_equal(worker->load.prometheus, "http://10.0.0.7:8001/metrics");
+    assert_string_equal(worker->facts.address, "http://10.0.0.7:8000");
+    assert_string_equal(worker->facts.tokenize, "http://10.0.0.7:8000");
+    assert_string_equal(worker->discover, "http://10.0.0.7:8000");
+    assert_int_equal(list.items[0].parts.count, 0); /* until the engine has answered */
+    spec.is_id_made = true;
+    assert_ok(kvb_worker_list_add_at(&list, &spec, "fd00::7", &some));
+    worker = list.items[1].spec;
+    assert_string_equal(worker->events, "tcp://[fd00::7]:5557");
+    assert_string_equal(worker->replay, "");
+    assert_string_equal(worker->load.prometheus, "");
+    assert_string_equal(worker->facts.tokenize, "");
+    assert_true(worker->id == kvb_worker_id_of_address(worker) && worker->id != 7);
+    assert_int_equal(list.items[1].parts.count, 2);
+}
+
 /* A list of as many pods as a bridge takes, as the source hands it over. */
 static void a_list_of_8192_pods_takes_less_than_10_mb(void **state)
 {
@@ -349,6 +380,7 @@ SUITE(worker_spec)
         cmocka_unit_test(there_is_one_id_for_each_rank_or_one_for_all),
         cmocka_unit_test(an_address_that_nobody_reaches_is_refused),
         cmocka_unit_test(an_earlier_list_gives_what_is_the_same),
+        cmocka_unit_test(a_worker_at_a_host_has_an_address_for_each_port),
         cmocka_unit_test(a_list_of_8192_pods_takes_less_than_10_mb),
         cmocka_unit_test(without_memory_a_list_stays_as_it_was),
     };

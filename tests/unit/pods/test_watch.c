@@ -125,6 +125,19 @@ static void pauses_after_failures_grow_up_to_30_s(void **state)
     assert_int_equal(watch.away_ns, 0);
 }
 
+static void throttling_and_missing_rights_keep_the_version(void **state)
+{
+    static const unsigned codes[] = { 401, 403, 429, 503 };
+
+    (void)state;
+    for (size_t i = 0; i < KVB_COUNT_OF(codes); i++) {
+        struct kvb_watch watch = open_watch(1);
+        kvb_watch_step(&watch, kvb_watch_input_of_code(codes[i]), NULL, 0, 5);
+        assert_int_equal(watch.state, KVB_WATCH_WATCH_DUE);
+    }
+    assert_int_equal(kvb_watch_input_of_code(410), KVB_WATCH_GONE);
+}
+
 static void retry_after_is_honoured_up_to_five_minutes(void **state)
 {
     struct kvb_watch watch = new_watch();
@@ -186,6 +199,7 @@ SUITE(watch)
         cmocka_unit_test(a_watch_lasts_240_to_360_s_at_random),
         cmocka_unit_test(a_server_that_is_away_is_dialed_every_second),
         cmocka_unit_test(pauses_after_failures_grow_up_to_30_s),
+        cmocka_unit_test(throttling_and_missing_rights_keep_the_version),
         cmocka_unit_test(retry_after_is_honoured_up_to_five_minutes),
         cmocka_unit_test(silence_of_30_s_beyond_the_end_is_detected),
         cmocka_unit_test(any_inputs_in_any_order_keep_it_going),
