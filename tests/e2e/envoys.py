@@ -80,7 +80,7 @@ def picker_cluster(name, port, tls=None, health=False):
 
 
 def listener(name, port, engines="pool", request=DUPLEX, response=DUPLEX, picker="picker", fail_open=False, watch=None,
-             subset=None, retries=False, buffer=32 << 20):
+             subset=None, retries=False):
     """engines, picker, watch: names of clusters; picker None: nobody is asked; watch: a second filter shows this cluster the
     answers and waits for nothing. subset: the hint that a gateway would give."""
     def ext_proc(filter_name, cluster, fails_open, modes, **more):
@@ -109,7 +109,7 @@ def listener(name, port, engines="pool", request=DUPLEX, response=DUPLEX, picker
     route = {"cluster": engines, "timeout": "0s"}
     if retries:
         route["retry_policy"] = {"retry_on": "connect-failure,refused-stream,reset-before-request", "num_retries": 3}
-    return {"name": name, "address": address(f"127.0.0.1:{port}"), "per_connection_buffer_limit_bytes": buffer,
+    return {"name": name, "address": address(f"127.0.0.1:{port}"), "per_connection_buffer_limit_bytes": 32 << 20,
             "filter_chains": [{"filters": [typed(
                 "envoy.filters.network.http_connection_manager",
                 "extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",

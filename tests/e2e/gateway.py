@@ -41,7 +41,7 @@ def as_bytes(body):
     return body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
 
 
-def head_of(body, headers):
+def head_of(body, headers=None):
     return {"Content-Type": "application/json", SHA: hashlib.sha256(body).hexdigest(), **(headers or {})}
 
 
@@ -50,10 +50,10 @@ def pieces(body, size=8192):
         yield body[at:at + size]
 
 
-def send(port, body=None, path=CHAT, method="POST", headers=None, chunked=False, timeout=120):
+def send(port, body=None, path=CHAT, method="POST", headers=None, chunked=False):
     """One request over HTTP/1.1. Raises OSError or HTTPException when the connection breaks off."""
     body = as_bytes(body)
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout * programs.PATIENCE)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120 * programs.PATIENCE)
     try:
         connection.request(method, path, body=pieces(body) if chunked else body if body or method == "POST" else None,
                            headers=head_of(body, headers), encode_chunked=chunked)
@@ -63,15 +63,15 @@ def send(port, body=None, path=CHAT, method="POST", headers=None, chunked=False,
         connection.close()
 
 
-def send_by_curl(folder, port, body, *options, path=CHAT, headers=None):
+def send_by_curl(folder, port, body, *options):
     """For HTTP/2, and for what http.client cannot do."""
     body = as_bytes(body)
     file = folder / "body"
     file.write_bytes(body)
-    words = [word for name, value in head_of(body, headers).items() for word in ("-H", f"{name}: {value}")]
+    words = [word for name, value in head_of(body).items() for word in ("-H", f"{name}: {value}")]
     done = subprocess.run(
         ["curl", "-sS", "-i", "-X", "POST", "--max-time", str(int(120 * programs.PATIENCE)), "--data-binary", f"@{file}",
-         *words, *options, f"http://127.0.0.1:{port}{path}"], capture_output=True, check=True)
+         *words, *options, f"http://127.0.0.1:{port}{CHAT}"], capture_output=True, check=True)
     head, _, rest = done.stdout.partition(b"\r\n\r\n")
     while head.split()[1] == b"100":
         head, _, rest = rest.partition(b"\r\n\r\n")
@@ -83,12 +83,12 @@ def send_by_curl(folder, port, body, *options, path=CHAT, headers=None):
 class Stream:
     """A request whose answer is read event by event, or whose body is sent part by part."""
 
-    def __init__(self, port, body, sent=None, headers=None):
+    def __init__(self, port, body, sent=None):
         """sent: the bytes of the body that are sent for now; the rest by send_more()."""
         body = as_bytes(body)
         self.rest = body[len(body) if sent is None else sent:]
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=120 * programs.PATIENCE)
-        head = "".join(f"{name}: {value}\r\n" for name, value in head_of(body, headers).items())
+        head = "".join(f"{name}: {value}\r\n" for name, value in head_of(body).items())
         self.socket.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: x\r\n{head}Content-Length: {len(body)}\r\n\r\n".encode()
                             + body[:len(body) - len(self.rest)])
         self.answer = None
@@ -122,10 +122,10 @@ class World:
     """An Envoy with these listeners (name -> options of envoys.listener(), or a function of the engines' endpoints that
     returns it), an aggregator, a bridge, and engines."""
 
-    def __init__(self, scene, listeners, engines=2, gateway="", extra="", port=None, tls=None, clusters=()):
-        """gateway: further keys of kvaggregator's list `gateway`; extra: further lines of its configuration; port: the
-        picker's; tls: of Envoy's cluster "picker"; clusters: further ones."""
-        self.scene, self.gateway, self.extra = scene, gateway, extra
+    def __init__(self, scene, listeners, engines=2, gateway="", port=None, tls=None, clusters=()):
+        """gateway: further keys of kvaggregator's list `gateway`; port: the picker's; tls: of Envoy's cluster "picker";
+        clusters: further ones."""
+        self.scene, self.gateway = scene, gateway
         self.engines = [scene.engine_of(OpenAiEngine, name=str(number)) for number in range(1, engines + 1)]
         self.events = [scene.engine() for _ in self.engines]
         self.picker_port = port or programs.free_port()
@@ -143,7 +143,7 @@ class World:
         self.aggregator = self.scene.aggregator(
             name=f"kvaggregator{len(self.scene.started)}", wait=False, extra=
             f'gateway = ( {{ listen = "127.0.0.1:{self.picker_port}"; {self.gateway} }} );\n'
-            f'tokenize = {{ networks = ("127.0.0.0/8"); }};\n{self.extra}')
+            'tokenize = { networks = ("127.0.0.0/8"); };\n')
         if wait:
             wait_for("the picker knows the engines", lambda: self.aggregator.metric("kvb_gateway_endpoints") == len(self.engines))
 

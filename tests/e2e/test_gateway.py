@@ -12,7 +12,6 @@ import gateway
 import programs
 from conftest import shared_scene
 from programs import wait_for
-from test_fleet import say
 
 KINDS = ["plain", "ai_gateway", "istio"]
 
@@ -21,10 +20,10 @@ class Fleet:
     """Simulated engines with caches, behind one Envoy of each kind."""
 
     def __init__(self, scene, kinds, workers=3):
-        self.truth, config = scene.folder / "truth", scene.folder / "workers"
+        config = scene.folder / "workers"
         scene.start("kvfleet", [
             programs.BIN / "kvfleet", "--workers", workers, "--ranks", 1, "--model", "m", "--blocks", 16384, "--step-ms", 1,
-            "--serve", 0, "--truth", self.truth, "--config-out", config])
+            "--serve", 0, "--config-out", config])
         text = wait_for("kvfleet serves", lambda: config.exists() and config.read_text())
         self.endpoints = [url.removeprefix("http://") for url in re.findall(r'address = "(.*?)"', text)]
         # Without load reports, so that only requests in flight decide: a load report may be 100 ms old.
@@ -61,9 +60,6 @@ class Fleet:
         tokens = list(text.encode())
         full = len(tokens) // gateway.BLOCK * gateway.BLOCK
         wait_for("the prompt is listed", lambda: self.held(tokens) >= full)
-
-    def hits(self):
-        return [row["hit_tokens"] for row in say(self.truth, "stats") if "worker_id" in row]
 
     def in_flight(self):
         return self.aggregator.metric("kvb_requests_in_flight")
