@@ -21,6 +21,7 @@ import compare  # noqa: E402
 import machine  # noqa: E402
 import programs  # noqa: E402
 
+
 def progress(text):
     print(text, file=sys.stderr, flush=True)
 
