@@ -27,7 +27,6 @@ static bool answer(struct kvb_dns_members *members, const char *const texts[])
 }
 
 #define LIST(...) ((const char *const[]){ __VA_ARGS__, NULL })
-#define NOTHING ((const char *const[]){ NULL })
 
 static void assert_members(const struct kvb_dns_members *members, const char *const texts[])
 {
@@ -48,35 +47,6 @@ static void members_are_sorted_and_unique(void **state)
     assert_true(answer(&members, LIST("c", "a", "c", "b", "a")));
     assert_members(&members, LIST("a", "b", "c"));
     assert_false(answer(&members, LIST("b", "c", "a")));
-}
-
-static void a_member_leaves_after_three_answers_without_it(void **state)
-{
-    (void)state;
-    KVB_OWN(kvb_dns_members_done) struct kvb_dns_members members = { 0 };
-
-    assert_true(answer(&members, LIST("a", "b")));
-    assert_false(answer(&members, LIST("a")));
-    assert_false(answer(&members, LIST("a")));
-    assert_false(answer(&members, LIST("a", "b"))); /* the count starts again */
-    assert_false(answer(&members, LIST("a")));
-    assert_false(answer(&members, LIST("a")));
-    assert_members(&members, LIST("a", "b"));
-    assert_true(answer(&members, LIST("a")));
-    assert_members(&members, LIST("a"));
-}
-
-static void an_empty_answer_counts_as_an_answer(void **state)
-{
-    (void)state;
-    KVB_OWN(kvb_dns_members_done) struct kvb_dns_members members = { 0 };
-
-    assert_false(answer(&members, NOTHING));
-    assert_true(answer(&members, LIST("a")));
-    assert_false(answer(&members, NOTHING));
-    assert_false(answer(&members, NOTHING));
-    assert_true(answer(&members, NOTHING));
-    assert_members(&members, NOTHING);
 }
 
 /* A reference table: for each host, the number of answers since it was last listed. */
@@ -169,8 +139,6 @@ SUITE(dns_members)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(members_are_sorted_and_unique),
-        cmocka_unit_test(a_member_leaves_after_three_answers_without_it),
-        cmocka_unit_test(an_empty_answer_counts_as_an_answer),
         cmocka_unit_test(agrees_with_a_reference_table_over_random_answers),
         cmocka_unit_test(there_is_a_ceiling),
         cmocka_unit_test(an_allocation_that_fails_changes_nothing),
