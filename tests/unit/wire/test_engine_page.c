@@ -330,6 +330,26 @@ static void counters_are_of_one_process_and_one_page(void **state)
     kvb_engine_page_free(page);
 }
 
+static void nothing_of_a_page_is_left_in_the_next(void **state)
+{
+    (void)state;
+    struct kvb_engine_page *page = new_page(1);
+    const char *full = "process_start_time_seconds 1.5e+09\n"
+                       "http_requests_total{handler=\"/sleep\",method=\"POST\",status=\"2xx\"} 2\n"
+                       "vllm:engine_sleep_state{engine=\"0\",sleep_state=\"discard_all\"} 1\n"
+                       "sglang:swa_token_usage{tp_rank=\"0\"} 0.5\n" RANK("0");
+    struct kvb_cache_signs signs = signs_of(page, full);
+
+    say_nothing();
+    say_signs(&signs);
+    assert_string_equal(what_was_said(), "discarded keeps since 1500000000 running pools resets 2");
+    signs = signs_of(page, RANK("0"));
+    say_nothing();
+    say_signs(&signs);
+    assert_string_equal(what_was_said(), "keeps running");
+    kvb_engine_page_free(page);
+}
+
 static void survives_every_allocation_failing(void **state)
 {
     (void)state;
@@ -364,6 +384,7 @@ SUITE(engine_page)
         cmocka_unit_test(a_truncated_page_is_ignored),
         cmocka_unit_test(ranks_have_a_ceiling_and_old_ones_are_dropped),
         cmocka_unit_test(counters_are_of_one_process_and_one_page),
+        cmocka_unit_test(nothing_of_a_page_is_left_in_the_next),
         cmocka_unit_test(survives_every_allocation_failing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
