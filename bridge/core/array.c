@@ -26,6 +26,7 @@ kvb_array_grow(void *array, size_t *capacity, size_t need, size_t item_bytes, si
         return KVB_TOO_LARGE;
     }
     const size_t next = next_capacity(*capacity, need, ceiling);
+    /* The pointer is read and stored as bytes, because `array` points to a pointer of any type. */
     memcpy(&items, array, sizeof items);
     items = realloc(items, next * item_bytes);
     if (!items) {

@@ -69,6 +69,7 @@ kvb_status kvb_buf_append_format(struct kvb_buf *buf, const char *format, ...)
     /* The analyzer does not see it begin just above. NOLINTNEXTLINE(clang-analyzer-valist.*) */
     const int len = vsnprintf(NULL, 0, format, values);
     va_end(values);
+    /* Room for the NUL as well, which vsnprintf() always writes. */
     kvb_status status = len < 0 ? KVB_BAD_INPUT : kvb_buf_reserve(buf, (size_t)len + 1);
     if (status == KVB_OK) {
         (void)vsnprintf((char *)buf->data + buf->len, (size_t)len + 1, format, again);

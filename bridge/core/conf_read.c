@@ -208,6 +208,7 @@ static void read_bool(const struct value *value)
 {
     const bool is_true = config_setting_get_bool(value->setting);
 
+    /* libconfig reads false from any other type. */
     if (config_setting_type(value->setting) != CONFIG_TYPE_BOOL) {
         wrong(value, "expected true or false, without quotes");
     } else {
@@ -230,6 +231,7 @@ static void read_double(const struct value *value)
     const double number = is_float ? config_setting_get_float(value->setting)
                                    : (double)config_setting_get_int64(value->setting);
 
+    /* NaN compares false with both ends, and so is out of range as well. */
     if (!config_setting_is_number(value->setting)) {
         wrong(value, "expected a number, without quotes");
     } else if (!(number >= (double)key->min && number <= (double)key->max)) {
@@ -271,6 +273,7 @@ static void read_enum(const struct value *value)
         wrong(value, "\"%s\" is gone: \"%s\" serves in its place", text, instead);
         return;
     }
+    /* Neither known nor gone: all names are listed. */
     for (unsigned i = 0; i <= value->key->max; i++) {
         const size_t len = strlen(names);
         (void)snprintf(
