@@ -258,7 +258,8 @@ static void admit(struct sim_engine *engine)
 }
 
 /* After some losses the engine says nothing for so long that the bridge has to ask for its newest
- * batches; what it was working on ends within the loss. */
+ * batches; what it was working on ends within the loss.  An engine whose replays bring nothing goes
+ * on: nobody could know what was lost before it speaks again. */
 static const uint64_t ends_within_ns = 300 * KVB_NS_PER_MS;
 static const uint64_t silent_ns = 2600 * KVB_NS_PER_MS;
 
@@ -268,7 +269,8 @@ static void pace(struct sim_world *world, size_t number)
     const bool is_idle = sim_active(world, SIM_IDLE, (unsigned)number) != NULL;
     const struct sim_fault *loss = sim_active(world, SIM_DROP_LIVE, (unsigned)number);
 
-    if (loss && loss->count % 3 == 0 && world->now_ns + ends_within_ns >= loss->to_ns) {
+    if (loss && loss->count % 3 == 0 && !sim_engine_is_baseless(world, number) &&
+        world->now_ns + ends_within_ns >= loss->to_ns) {
         engine->next_prompt_ns = loss->to_ns + silent_ns;
     }
     if (world->now_ns < engine->next_prompt_ns || is_idle ||

@@ -478,9 +478,9 @@ uint64_t sim_engine_next_seq(const struct sim_engine *engine);
 uint32_t sim_engine_find(const struct sim_engine *engine, uint64_t from);
 struct sim_name *sim_engine_name(const struct sim_engine *engine, uint64_t block);
 bool sim_batch_holds(const struct sim_batch *batch, uint64_t block);
-/* Whether the buffer has a batch from which the history is complete. */
 /* Whether replays prove nothing, because they come from another engine or the buffer is empty. */
 bool sim_engine_is_baseless(const struct sim_world *world, size_t number);
+/* Whether the buffer has a batch from which the history is complete. */
 bool sim_engine_has_base(const struct sim_engine *engine);
 void sim_engine_note_ruin(struct sim_engine *engine, enum sim_fault_kind kind);
 
