@@ -178,6 +178,7 @@ kvb_status kvb_forward_pass_decode(kvb_span payload, struct kvb_load_sample *out
     if (kvb_mp_next(&root) != KVB_MP_MAP) {
         return KVB_BAD_INPUT;
     }
+    /* All forms have the same name; only the scheduler's struct has a version. */
     KVB_TRY(
         find_member(root, "version", &version) ? read_scheduler(root, &sample)
                                                : read_flat_or_nested(root, &sample));
@@ -194,7 +195,6 @@ kvb_status kvb_forward_pass_decode(kvb_span payload, struct kvb_load_sample *out
 static const enum kvb_load_figure stats[] = { KVB_FIGURE_WAITING, KVB_FIGURE_ACTIVE_SLOTS,
                                               KVB_FIGURE_USAGE };
 
-/* Further values, of a later version, are skipped. */
 static kvb_status
 read_entry(struct kvb_mp_cursor *cursor, struct kvb_load_sample *sample, size_t *refused)
 {
@@ -208,6 +208,7 @@ read_entry(struct kvb_mp_cursor *cursor, struct kvb_load_sample *sample, size_t 
             KVB_TRY(kvb_mp_skip(cursor));
         } else if (!kvb_mp_take_nil(cursor)) {
             KVB_TRY(kvb_mp_take_number(cursor, &value));
+            /* A value out of range costs itself, not the entry. */
             if (kvb_load_can_be(kvb_load_fields[stats[i]].is_ratio, value)) {
                 kvb_load_sample_set(sample, stats[i], value);
             } else {
@@ -223,6 +224,7 @@ read_engine_entries(struct kvb_mp_cursor *cursor, struct kvb_coordinator_update 
 {
     uint32_t count = 0;
 
+    /* A message about waves alone says nothing of the ranks. */
     if (kvb_mp_take_nil(cursor)) {
         return KVB_OK;
     }

@@ -201,6 +201,7 @@ find_page_row(struct kvb_engine_page *page, bool has_rank, uint32_t rank, struct
             return KVB_OK;
         }
     }
+    /* New, or gone from a page in between: its counters begin anew. */
     KVB_TRY(kvb_array_reserve(
         &page->rows, &page->row_capacity, page->row_count + 1, sizeof *page->rows, kvb_max_ranks));
     *out_row = &page->rows[page->row_count++];
@@ -213,6 +214,7 @@ static uint64_t number_of_label(const struct kvb_prometheus_sample *sample, cons
     kvb_span text = { .len = 0 };
     uint64_t number = 0;
 
+    /* A number that no double holds exactly is as good as none: totals become doubles. */
     if (!kvb_prometheus_label(sample, key, &text) || !read_label_number(text, &number) ||
         !kvb_load_can_be(false, (double)number)) {
         return 0;
@@ -248,6 +250,7 @@ static void keep_config(struct row *row, const struct kvb_prometheus_sample *sam
     keep_number(cache, &cache->gpu_blocks, number_of_label(sample, "num_gpu_blocks"));
     keep_number(cache, &cache->block_size, number_of_label(sample, "block_size"));
     keep_number(cache, &cache->size_tokens, number_of_label(sample, "kv_cache_size_tokens"));
+    /* Off only where no line of the rank says otherwise. */
     cache->is_prefix_caching_off &= is_off;
 }
 
@@ -261,6 +264,7 @@ static void keep_sleep_state(struct row *row, const struct kvb_prometheus_sample
                    { "discard_all", bit_discard_all } };
 
     for (size_t i = 0; i < KVB_COUNT_OF(states); i++) {
+        /* A line for each state is there at all times; its value says whether it holds. */
         if (sample->value == 1 && has_label_value(sample, "sleep_state", states[i].name)) {
             row->sleep |= states[i].bit;
         }
@@ -290,6 +294,7 @@ static kvb_status read_standing(
             continue; /* an empty label is no label */
         }
         uint64_t rank = 0;
+        /* Another *_rank that is no number is a label like any other. */
         const bool is_rank = ends_with_rank(key);
         if (is_rank && read_label_number(value, &rank) && rank <= UINT32_MAX) {
             standing.rank_sum += rank;
@@ -332,6 +337,7 @@ choose_value(struct row *row, enum series series, const struct standing *standin
     struct standing *before = &row->standings[series];
     const int order = has(row, series) ? compare_standing(standing, before) : -1;
 
+    /* A row that comes after the chosen one is dropped: its order is above 0. */
     if (order < 0) {
         *chosen = value;
         *before = *standing;
@@ -389,6 +395,7 @@ static kvb_status keep_sample(
         tp_rank > 0) {
         return KVB_OK;
     }
+    /* Before choose_value(): keep_config() asks whether this line is the first. */
     if (series == config) {
         keep_config(row, sample); /* its labels are its values, so that none of them is a part */
     }
@@ -432,6 +439,7 @@ static void take_fact(struct kvb_engine_page *page, kvb_span name, kvb_span line
         return;
     }
     page->has_hidden_pools |= is_pool && sample.value > 0;
+    /* A sum, because methods and statuses of a path have rows of their own. */
     page->reset_requests += is_request && is_reset(&sample) ? sample.value : 0;
 }
 
@@ -447,6 +455,7 @@ static kvb_status take_page_line(void *context, kvb_span line)
         return KVB_OK;
     }
     kvb_status status = kvb_prometheus_read(line, &sample);
+    /* Two series share this name; a label tells them apart, and leaves out decoded tokens. */
     if (status == KVB_OK && series == sgl_prefilled) {
         series = series_of_mode(&sample);
     }
@@ -497,6 +506,7 @@ static uint64_t blocks_of_config(const struct cache_config *cache, size_t ranks)
     if (cache->size_tokens > 0 && cache->block_size > 0) {
         return cache->size_tokens / cache->block_size;
     }
+    /* vLLM's number is the sum over the ranks of the page. */
     return cache->gpu_blocks / ranks;
 }
 
@@ -519,6 +529,7 @@ total_page_blocks(const struct kvb_engine_page *page, const struct row *row, siz
     const double page_size =
         has(row, sgl_page_size) ? row->values[sgl_page_size] : (double)page->block_size;
 
+    /* SGLang reports tokens alone; the labels below are those of vLLM. */
     if (has(row, sgl_tokens) && page_size >= 1) {
         return (uint64_t)(row->values[sgl_tokens] / page_size);
     }
@@ -575,7 +586,8 @@ add_hit_rate(struct kvb_engine_page *page, struct row *row, struct kvb_load_samp
     const double more_queries = queries_now - row->queries_before;
     row->hits_before = hit;
     row->queries_before = queries_now;
-    /* Read between two updates of the engine; the next page has both. */
+    /* Read between two updates of the engine: this interval has no rate.  Queries that belong to
+     * these hits are counted with the next one. */
     if (more_hits > more_queries) {
         page->refused++;
         return;
@@ -589,6 +601,7 @@ static enum kvb_engine_sleep sleep_of(const struct row *row)
     if (!has(row, sleep_state)) {
         return KVB_SLEEP_UNKNOWN;
     }
+    /* Several processes may be in several states: one that discards decides. */
     if (row->sleep & (bit_weights_offloaded | bit_discard_all)) {
         return KVB_SLEEP_DISCARDED;
     }
@@ -605,14 +618,14 @@ static bool is_total_sure(const struct row *row, const struct cache_config *cach
            ((cache->size_tokens > 0 && cache->block_size > 0) || ranks == 1);
 }
 
-/* SGLang has no series of a mode before its first token. */
 static void add_prefix(const struct row *row, struct kvb_cache_signs *signs)
 {
     double hit = 0;
     double queried = 0;
 
     if (has(row, sgl_prefilled) || has(row, sgl_cached)) {
-        /* SGLang counts computed and cached tokens apart, vLLM queried and hit ones. */
+        /* SGLang counts computed and cached tokens apart, vLLM queried and hit ones.  A mode has no
+         * series before its first token. */
         hit = has(row, sgl_cached) ? row->values[sgl_cached] : 0;
         queried = hit + (has(row, sgl_prefilled) ? row->values[sgl_prefilled] : 0);
     } else if (
@@ -620,6 +633,7 @@ static void add_prefix(const struct row *row, struct kvb_cache_signs *signs)
         !take_series_value(row, queries, queries_old, &queried)) {
         return;
     }
+    /* More hits than queries were read between two updates: the pair is left out. */
     signs->has_prefix = hit <= queried && !signs->is_prefix_caching_off;
     if (signs->has_prefix) {
         signs->prefix = (struct kvb_prefix_counters){ .queried_tokens = (uint64_t)queried,
@@ -663,6 +677,7 @@ static void add_signs(
     signs->is_prefix_caching_off = cache && cache->is_prefix_caching_off;
     signs->is_total_sure = is_total_sure(row, cache, ranks);
     signs->counts_running = has(row, usage) || has(row, usage_old);
+    /* Only on a page of vLLM does the absence of drafts prove anything. */
     signs->speculation = !signs->counts_running  ? KVB_SPECULATION_UNKNOWN
                          : speculates(page, row) ? KVB_SPECULATION_UNDECIDED
                                                  : KVB_SPECULATION_KEEPS;
@@ -671,6 +686,7 @@ static void add_signs(
         signs->used_tokens = (uint64_t)row->values[sgl_used_tokens];
         signs->evictable_tokens = (uint64_t)row->values[sgl_evictable_tokens];
     }
+    /* Last: it asks whether prefix caching is off. */
     add_prefix(row, signs);
 }
 
@@ -698,6 +714,7 @@ static void drop_other_engines(struct kvb_engine_page *page)
     for (size_t i = 0; page->has_model && i < page->row_count; i++) {
         struct row *row = &page->rows[i];
         if (row->is_of_other && !row->is_of_model) {
+            /* A row without values is removed by the keep_rows() that follows. */
             row->present = 0;
         }
     }
@@ -804,6 +821,7 @@ void kvb_engine_page_begin(struct kvb_engine_page *page)
     page->has_model = false;
     page->has_hidden_pools = false;
     page->reset_requests = 0;
+    /* Counters of the last finished page stay: the next rate is a difference from them. */
     for (size_t i = 0; i < page->row_count; i++) {
         page->rows[i].present = 0;
         page->rows[i].is_of_model = false;

@@ -87,6 +87,7 @@ kvb_status kvb_load_json_encode_stats(
     struct kvb_json_writer json = kvb_json_writer_of(out);
 
     kvb_json_write_begin(&json, '{');
+    /* Each value twice: flat for readers of 0.2, and in its group for those since 0.3. */
     write_load_values(&json, load, NULL);
     kvb_json_write_pair_begin(&json, "worker_stats", '{');
     kvb_json_write_key(&json, "data_parallel_rank");
@@ -128,6 +129,7 @@ static kvb_status read_load_figure(
     float share = 0;
 
     struct json_object *value = kvb_json_member(metrics, field->name);
+    /* Dynamo's nested form has it in its group. */
     if (!value) {
         value = kvb_json_member(kvb_json_member(metrics, field->group), field->name);
     }
@@ -141,14 +143,14 @@ static kvb_status read_load_figure(
     return KVB_OK;
 }
 
-/* Reads the rank, which kvbridge writes outside `metrics` and Dynamo's nested form inside.  A
- * missing rank is 0. */
+/* A missing rank is 0. */
 static kvb_status
 read_load_rank(struct json_object *root, struct json_object *metrics, uint32_t *out_rank)
 {
     uint64_t rank = 0;
 
     struct json_object *value = kvb_json_member(root, "dp_rank");
+    /* kvbridge writes it outside `metrics`, Dynamo's nested form inside. */
     if (!value) {
         value = kvb_json_member(kvb_json_member(metrics, "worker_stats"), "data_parallel_rank");
     }
@@ -168,6 +170,7 @@ static kvb_status read_report(struct json_object *root, struct kvb_load_report *
         kvb_json_member(root, "endpoint_name"), report->endpoint_name,
         sizeof report->endpoint_name));
     KVB_TRY(read_load_rank(root, metrics, &report->dp_rank));
+    /* All seven are required, so that a message without `metrics` fails at the first. */
     for (size_t i = 0; i < KVB_FIGURE_COUNT; i++) {
         KVB_TRY(read_load_figure(metrics, &kvb_load_fields[i], &report->load));
     }
@@ -192,6 +195,7 @@ kvb_status kvb_load_json_decode(kvb_span json, struct kvb_load_report *out_repor
         return KVB_TOO_LARGE;
     }
     KVB_TRY(kvb_json_parse(json, &budget, &root));
+    /* json-c has replaced it by the nearest 64-bit number: that may be another worker. */
     if (budget.has_wide_integer) {
         return KVB_BAD_INPUT;
     }

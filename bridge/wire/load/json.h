@@ -8,9 +8,9 @@
 /* EndpointMetrics on P.load_metrics, compact JSON:
  *
  *     {"worker_id":W,"dp_rank":R,"endpoint_name":"generate","metrics":{...seven fields},
- *      "kv_block_size":n,"prefix_cache":{"queried_tokens":n,"cached_tokens":n,"age_ms":n}}
+ *      "kv_block_size":n}
  *
- * The last two members are optional.
+ * The last member is optional.
  *
  * decode: KVB_BAD_INPUT  not JSON, or a missing or wrong field; a missing dp_rank is 0
  * both:   KVB_TOO_LARGE, KVB_NO_MEMORY */

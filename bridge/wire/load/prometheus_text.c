@@ -33,6 +33,7 @@ static kvb_status keep_part(struct kvb_text_lines *lines, kvb_span bytes)
     }
     const kvb_status status = kvb_buf_append(&lines->part, bytes.data, bytes.len);
     if (status == KVB_TOO_LARGE) {
+        /* What comes until its end is dropped; the page goes on. */
         lines->is_skipping = true;
         lines->too_long++;
         return KVB_OK;
@@ -52,6 +53,7 @@ static kvb_status take_sample_line(struct kvb_text_lines *lines, kvb_span rest)
     if (status == KVB_OK && !lines->is_skipping) {
         status = lines->take(lines->context, kvb_buf_span(&lines->part));
     }
+    /* Here the line is over, whether it was taken or too long. */
     kvb_buf_reset(&lines->part);
     lines->is_skipping = false;
     return status;
@@ -74,6 +76,7 @@ kvb_status kvb_text_lines_feed(struct kvb_text_lines *lines, kvb_span bytes)
 
 kvb_status kvb_text_lines_end(struct kvb_text_lines *lines)
 {
+    /* As if a line end had come.  Where no line was begun, `take` gets an empty one. */
     return take_sample_line(lines, (kvb_span){ .data = (const uint8_t *)"", .len = 0 });
 }
 
@@ -174,6 +177,7 @@ static kvb_status take_labels(struct scan *scan, kvb_span *out_labels)
             return KVB_BAD_INPUT;
         }
         skip_blanks(scan);
+        /* The format allows a comma after the last label. */
         if (!take_byte(scan, ',') && (scan->at == scan->end || *scan->at != '}')) {
             return KVB_BAD_INPUT;
         }
@@ -182,8 +186,6 @@ static kvb_status take_labels(struct scan *scan, kvb_span *out_labels)
     return KVB_OK;
 }
 
-/* Copies the number, because strtod() needs a NUL at its end.  Refuses hexadecimal numbers, which
- * strtod() would accept. */
 static kvb_status take_sample_value(struct scan *scan, double *out_value)
 {
     char text[64];
@@ -191,6 +193,7 @@ static kvb_status take_sample_value(struct scan *scan, double *out_value)
     char *end = NULL;
 
     skip_blanks(scan);
+    /* Copied, because strtod() needs a NUL; it would also accept hexadecimal numbers. */
     while (scan->at < scan->end && !is_blank_byte(*scan->at)) {
         if (len + 1 == sizeof text || *scan->at == 'x' || *scan->at == 'X') {
             return KVB_BAD_INPUT;
@@ -225,6 +228,7 @@ kvb_status kvb_prometheus_read(kvb_span line, struct kvb_prometheus_sample *out_
     }
     KVB_TRY(take_labels(&scan, &sample.labels));
     KVB_TRY(take_sample_value(&scan, &sample.value));
+    /* A timestamp or an exemplar may follow, which nobody needs. */
     *out_sample = sample;
     return KVB_OK;
 }
@@ -236,6 +240,7 @@ bool kvb_prometheus_next_label(kvb_span *labels, kvb_span *out_key, kvb_span *ou
     if (!take_label(&scan, out_key, out_value)) {
         return false;
     }
+    /* take_labels() has checked that a comma or the end follows. */
     (void)take_byte(&scan, ',');
     *labels = (kvb_span){ .data = scan.at, .len = (size_t)(scan.end - scan.at) };
     return true;

@@ -33,6 +33,7 @@ static kvb_status write_names(
         kvb_hex_write(text, decision->names[i].value);
         KVB_TRY(kvb_buf_append(out, text, sizeof text));
     }
+    /* The writer has not seen this value, after which the next key needs a comma. */
     json->is_after_value = true;
     return kvb_buf_append(out, "\"", 1);
 }
@@ -55,6 +56,7 @@ kvb_books_decision_encode(const struct kvb_shared_decision *decision, struct kvb
     kvb_json_write_pair_u64(&json, "blocks", decision->blocks);
     kvb_json_write_pair_u64(&json, "prefill_blocks", decision->prefill_blocks);
     kvb_json_write_pair_u64(&json, "ttl_ms", decision->ttl_ms);
+    /* Both or neither: a reader that finds the tokens requires the block. */
     if (decision->promised_tokens > 0) {
         char block[kvb_hex_digits + 1] = "";
         kvb_hex_write(block, decision->promised_block.value);
@@ -76,6 +78,7 @@ kvb_status kvb_books_report_encode(const struct kvb_shared_report *report, struc
     struct kvb_json_writer json = kvb_json_writer_of(out);
 
     kvb_json_write_begin(&json, '{');
+    /* A router's report names no sender, and then has no version either. */
     if (report->sender.id[0]) {
         write_sender(&json, &report->sender);
     }
@@ -146,6 +149,7 @@ static kvb_status read_sender(struct json_object *root, struct kvb_books_sender 
     uint64_t version = 0;
 
     KVB_TRY(read_books_u64(root, "version", UINT64_MAX, &version));
+    /* Not bad input: the caller counts senders of another version apart. */
     if (version != kvb_books_version) {
         return KVB_NOT_FOUND;
     }
@@ -206,6 +210,7 @@ read_predicted_names(struct json_object *root, struct kvb_shared_decision *decis
     if (len / kvb_hex_digits > kvb_max_decision_blocks) {
         return KVB_TOO_LARGE;
     }
+    /* One more, because calloc() may return NULL for none. */
     kvb_block_hash *names = calloc((len / kvb_hex_digits) + 1, sizeof *names);
     if (!names) {
         return KVB_NO_MEMORY;
@@ -260,6 +265,7 @@ static kvb_status read_decision(struct json_object *root, struct kvb_shared_deci
     KVB_TRY(read_books_u64(root, "blocks", max, &decision->blocks));
     KVB_TRY(read_books_u64(root, "prefill_blocks", max, &decision->prefill_blocks));
     KVB_TRY(read_books_u64(root, "ttl_ms", kvb_max_request_ttl_ms, &decision->ttl_ms));
+    /* A request in the books for no time would be none. */
     if (decision->ttl_ms == 0) {
         return KVB_BAD_INPUT;
     }

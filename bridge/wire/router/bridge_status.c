@@ -35,6 +35,7 @@ static const char *load_source_state_name(enum kvb_load_source_state state)
 static void write_blocks_by_tier(struct kvb_json_writer *json, const struct kvb_heartbeat *beat)
 {
     kvb_json_write_pair_begin(json, "blocks", '{');
+    /* The tiers alone: a heartbeat has the window list, too. */
     for (size_t t = 0; t < KVB_TIER_COUNT; t++) {
         kvb_json_write_pair_u64(json, kvb_tier_name((enum kvb_tier)t), beat->tiers[t].blocks);
     }
@@ -56,6 +57,7 @@ write_stream_identity(struct kvb_json_writer *json, const struct kvb_stream_repo
         kvb_json_write_pair_text(json, "model_rule", stream->model_rule);
     }
     kvb_json_write_pair_u64(json, "block_size", beat->block_size);
+    /* Shown where the events contradict the configuration. */
     if (stream->configured_block_size != beat->block_size) {
         kvb_json_write_pair_u64(json, "block_size_configured", stream->configured_block_size);
     }
@@ -75,6 +77,7 @@ static void write_stream_state(struct kvb_json_writer *json, const struct kvb_st
     kvb_unverified_tiers_json_write(beat, json);
     kvb_json_write_pair_u64(json, "doubtful", beat->doubtful);
     kvb_json_write_pair_u64(json, "unrooted", stream->unrooted);
+    /* Absent where no limit is known; 0 would say that nothing is missing. */
     if (beat->has_missing_at_most) {
         kvb_json_write_pair_u64(json, "missing_at_most", beat->missing_at_most);
     }
@@ -109,6 +112,7 @@ write_speculation(struct kvb_json_writer *json, const struct kvb_speculation_rep
         return;
     }
     kvb_json_write_pair_begin(json, "speculative_drop", '{');
+    /* A 0 would say that there is no drop. */
     if (!speculation->is_undecided) {
         kvb_json_write_pair_u64(json, "blocks", speculation->drop);
     }
@@ -147,6 +151,7 @@ write_load_source(struct kvb_json_writer *json, const struct kvb_load_source_rep
     kvb_json_write_pair_text(json, "kind", kvb_load_source_kind_name(source->kind));
     kvb_json_write_pair_text(json, "address", source->address);
     kvb_json_write_pair_text(json, "state", load_source_state_name(source->state));
+    /* What has sent nothing has neither an age nor ranks. */
     if (source->was_received) {
         kvb_json_write_pair_u64(json, "age_ms", source->age_ms);
     }
@@ -198,6 +203,7 @@ static void write_lists(struct kvb_json_writer *json, const struct kvb_bridge_re
     kvb_json_write_pair_begin(json, "streams", '[');
     for (size_t i = 0; i < report->stream_count; i++) {
         struct kvb_stream_report stream;
+        /* Written before the next is filled: the texts are borrowed until then. */
         report->fill_stream(report->context, report->first_stream + i, &stream);
         write_stream_report(json, &stream);
     }
@@ -257,13 +263,13 @@ kvb_status kvb_bridge_streams_encode(
     return json.status;
 }
 
-/* No bridge has an id with an escape in it. */
 static kvb_status read_bridge_id(struct kvb_json_scan *scan, void *context)
 {
     struct kvb_bridge_streams *out = context;
     kvb_span raw = { 0 };
 
     KVB_TRY(kvb_json_string(scan, &raw));
+    /* Raw bytes serve as the id, because no bridge has one with an escape in it. */
     if (raw.len == 0 || raw.len > kvb_bridge_id_bytes || memchr(raw.data, '\\', raw.len)) {
         return KVB_BAD_INPUT;
     }
@@ -279,6 +285,7 @@ static kvb_status read_stream(struct kvb_json_scan *scan, void *context)
     if (out->count == kvb_bridge_streams_most) {
         return KVB_TOO_LARGE;
     }
+    /* Counted before it is read: whoever sees a failure does not look at *out. */
     struct kvb_bridge_stream *stream = &out->streams[out->count++];
     KVB_TRY(kvb_json_expect(scan, '['));
     KVB_TRY(kvb_json_u64(scan, &stream->worker_id));
@@ -300,6 +307,7 @@ kvb_status kvb_bridge_streams_decode(kvb_span json, struct kvb_bridge_streams *o
     };
     struct kvb_json_scan scan = kvb_json_scan_of(json);
 
+    /* 16 KiB of streams stay as they are: the count says how many were read. */
     out->count = 0;
     KVB_TRY(kvb_json_object(&scan, fields, KVB_COUNT_OF(fields), out));
     return kvb_json_finish(&scan);

@@ -13,7 +13,7 @@
 
 enum {
     max_message_bytes = 4096, /* ours have at most 3400 */
-    max_fields = 64,          /* 46 kinds, and up to 16 labels; the rest is for newer versions */
+    max_fields = 64,          /* 47 kinds, and up to 16 labels; the rest is for newer versions */
     digest_words = 2,         /* per tier: low, high */
     rule_words = 4            /* per window: tokens, chunked, size, drop */
 };
@@ -115,6 +115,7 @@ static void fill_tiers(const struct kvb_heartbeat *heartbeat, struct tier_column
 {
     for (unsigned i = 0; i < KVB_LIST_COUNT; i++) {
         const struct kvb_tier_count *tier = &heartbeat->tiers[i];
+        /* A list that is left out reads as this: no blocks, and the digest of none. */
         if (tier->blocks == 0 && tier->digest.low == 0 && tier->digest.high == 0) {
             continue;
         }
@@ -143,6 +144,7 @@ static void fill_unverified(
             columns->reasons[count++] = reasons[heartbeat->tier_reasons[tier]];
         }
     }
+    /* Also where there are none: the reader refuses columns of different lengths. */
     message->unverified_tiers = columns->tiers;
     message->n_unverified_tiers = count;
     message->unverified_reasons = columns->reasons;
@@ -186,6 +188,7 @@ static void fill_windows(
     }
     message->window_rules = columns;
     message->n_window_rules = heartbeat->window_count * rule_words;
+    /* Only with rules, as the stream has set it: without any a reader refuses it. */
     message->without_full = heartbeat->is_without_full;
 }
 
@@ -264,11 +267,12 @@ static void fill_trust(const struct kvb_heartbeat *heartbeat, Kvb__StreamHeartbe
     assert((unsigned)heartbeat->reason < KVB_REASON_COUNT);
     assert((unsigned)heartbeat->hashes < KVB_HASHES_COUNT);
     message->state = (Kvb__StreamHeartbeat__State)states[heartbeat->state];
+    /* A number that older readers would refuse travels beside one that they know. */
     const enum kvb_stream_reason older = older_reasons[heartbeat->reason];
     message->reason =
         (Kvb__StreamHeartbeat__Reason)reasons[older != KVB_REASON_NONE ? older : heartbeat->reason];
     message->newer_reason = older != KVB_REASON_NONE ? reasons[heartbeat->reason] : 0;
-    /* They read state and reason; who knows better reads the newer ones. */
+    /* Older readers know neither the drop nor the rules; newer ones prefer the newer fields. */
     if (is_beyond_older(heartbeat)) {
         message->newer_state = states[heartbeat->state];
         message->newer_reason = reasons[heartbeat->reason];
@@ -294,6 +298,7 @@ static void fill_formats(
             numbers[message->n_formats++] = (Kvb__StreamHeartbeat__Format)format_numbers[format];
         }
     }
+    /* A heartbeat that names no format is refused. */
     assert(message->n_formats > 0);
     message->profile = numbers[0]; /* JSON if there is JSON: what P.kv_events has */
 }
@@ -331,6 +336,7 @@ kvb_status kvb_heartbeat_encode(const struct kvb_heartbeat *heartbeat, struct kv
     message.bye = copy.is_bye;
     message.publisher = copy.publisher;
     message.digest_seed = copy.digest_seed;
+    /* The message borrows all these columns until it is packed. */
     fill_trust(&copy, &message);
     fill_formats(&copy, formats, &message);
     fill_tiers(&copy, &columns);
@@ -338,6 +344,7 @@ kvb_status kvb_heartbeat_encode(const struct kvb_heartbeat *heartbeat, struct kv
     fill_windows(&copy, windows, &message);
     fill_unverified(&copy, &unverified, &message);
     fill_facts(&copy.facts, labels, &message);
+    /* May leave `names` unset: the message does not point to it then. */
     fill_names(&copy.names, &names, &message);
     message.tiers = columns.tiers;
     message.n_tiers = columns.count;
@@ -357,6 +364,7 @@ static void write_epoch(const kvb_epoch *epoch, struct kvb_json_writer *json)
 
     static_assert(sizeof halves == sizeof epoch->bytes, "an epoch is written as two numbers");
     memcpy(halves, epoch->bytes, sizeof halves);
+    /* Swapped, so that the digits stand in the order of the bytes. */
     kvb_hex_write(text, __builtin_bswap64(halves[0]));
     kvb_hex_write(text + kvb_hex_digits, __builtin_bswap64(halves[1]));
     kvb_json_write_pair_text(json, "epoch", text);
@@ -391,6 +399,7 @@ void kvb_unverified_tiers_json_write(
         if (heartbeat->tier_reasons[tier] == KVB_REASON_NONE) {
             continue;
         }
+        /* Opened by the first such tier: without one there is no member. */
         if (!is_open) {
             kvb_json_write_pair_begin(json, "unverified_tiers", '{');
         }
@@ -523,6 +532,7 @@ static void write_names_of_kind(
 
 void kvb_served_names_json_write(const struct kvb_served_names *names, struct kvb_json_writer *json)
 {
+    /* Absent says that nothing is known; empty lists would say that there are no such names. */
     if (!names->is_listed && names->count == 0 && names->left_out == 0) {
         return;
     }
@@ -541,6 +551,7 @@ void kvb_labels_json_write(const struct kvb_labels *labels, struct kvb_json_writ
 
     kvb_json_write_begin(json, '{');
     for (size_t at = 0; kvb_labels_next(labels, &at, &label);) {
+        /* The name ends at '=', not at a NUL. */
         (void)snprintf(name, sizeof name, "%.*s", (int)label.name_len, label.pair);
         kvb_json_write_pair_text(json, name, label.value);
     }
@@ -573,6 +584,7 @@ void kvb_heartbeat_json_write(const struct kvb_heartbeat *heartbeat, struct kvb_
     kvb_json_write_pair_text(json, "reason", kvb_stream_reason_name(heartbeat->reason));
     kvb_json_write_pair_bool(json, "bye", heartbeat->is_bye);
     write_publisher(heartbeat, json);
+    /* Both always, unlike in kvb_worker_facts_json_write(), where what is not set is left out. */
     kvb_json_write_pair_bool(json, "draining", heartbeat->facts.is_draining);
     kvb_json_write_key(json, "labels");
     kvb_labels_json_write(&heartbeat->facts.labels, json);
@@ -649,6 +661,7 @@ static kvb_status read_trust(const Kvb__StreamHeartbeat *message, struct kvb_hea
     heartbeat->state = (enum kvb_stream_state)state;
     heartbeat->reason = (enum kvb_stream_reason)reason;
     heartbeat->hashes = (enum kvb_hashes)hashes;
+    /* Last: it replaces what older readers would see by what this one knows. */
     read_newer(message, heartbeat);
     return KVB_OK;
 }
@@ -669,6 +682,7 @@ read_unverified(const Kvb__StreamHeartbeat *message, struct kvb_heartbeat *heart
             /* A tier of a newer version is no list of this reader. */
             continue;
         }
+        /* A reason of a newer version still says that the list is not proven. */
         if (kvb_proto_number_find(reasons, KVB_COUNT_OF(reasons), number, &reason) != KVB_OK ||
             reason == KVB_REASON_NONE) {
             reason = KVB_REASON_NO_REMOVALS;
@@ -688,6 +702,7 @@ static kvb_status read_tiers(const Kvb__StreamHeartbeat *message, struct kvb_hea
     }
     for (size_t i = 0; i < message->n_tiers; i++) {
         unsigned tier = 0;
+        /* An unknown list with blocks refuses the heartbeat, unlike in read_unverified(). */
         KVB_TRY(kvb_proto_number_find(kvb_proto_tiers, KVB_LIST_COUNT, message->tiers[i], &tier));
         if (seen[tier]) {
             return KVB_BAD_INPUT;
@@ -749,6 +764,7 @@ static kvb_status read_windows(const Kvb__StreamHeartbeat *message, struct kvb_h
         };
     }
     heartbeat->is_without_full = message->without_full;
+    /* Sizes of rules are in blocks of block_size, so that rules need one. */
     return message->n_window_rules == 0 || heartbeat->block_size > 0 ? KVB_OK : KVB_BAD_INPUT;
 }
 
@@ -806,6 +822,7 @@ static kvb_status read_served(
 {
     for (size_t i = 0; i < count; i++) {
         if (kvb_served_names_add(names, kind, kvb_span_of(texts[i])) != KVB_OK) {
+            /* Also too many names: a bridge counts in left_out what has no room. */
             return KVB_BAD_INPUT;
         }
     }
@@ -845,6 +862,7 @@ read_heartbeat_message(const Kvb__StreamHeartbeat *message, struct kvb_heartbeat
         .epoch_first_id = message->epoch_first_id,
         .last_id = message->last_id,
         .block_size = message->block_size,
+        /* An older bridge says only that there is a lookahead: one token. */
         .lookahead = message->lookahead > 0 ? message->lookahead : (uint32_t)message->eagle,
         .window_tokens = message->window_tokens,
         .period_ms = message->period_ms,

@@ -117,6 +117,7 @@ kvb_router_json_encode(const struct kvb_router_batch *batch, size_t at, struct k
     const struct kvb_router_event *event = &batch->events[at];
 
     assert(at < batch->event_count);
+    /* The only check: what follows writes into this room without looking at its end. */
     KVB_TRY(kvb_buf_reserve(out, kvb_router_json_room(event->block_count)));
     char *end = (char *)out->data + out->len;
     end = put_event_number(end, "{\"worker_id\":", batch->worker_id);
@@ -162,11 +163,13 @@ bool kvb_router_json_peek(kvb_span json, uint64_t *out_worker_id, uint32_t *out_
     uint64_t worker_id = 0;
     uint64_t dp_rank = 0;
 
+    /* Both numbers have at least a digit, so that what is read below lies within the text. */
     if (json.len < head_bytes + tail_bytes + end_bytes + 2 || memcmp(text, head, head_bytes) != 0) {
         return false;
     }
     const char *const end = text + json.len - end_bytes; /* of the digits of the rank */
     const char *digits = end;
+    /* The rank stands last: its digits are found from the end, past blocks that are not read. */
     while (digits > text + head_bytes + tail_bytes && digits[-1] >= '0' && digits[-1] <= '9') {
         digits--;
     }
@@ -253,6 +256,7 @@ static kvb_status read_removed_hash(struct kvb_json_scan *scan, void *context)
     struct reading *reading = context;
     kvb_block_hash block = { 0 };
 
+    /* The arrays of a batch are parallel, so that a removed block has a place for its tokens. */
     KVB_TRY(kvb_json_u64(scan, &block.value));
     return kvb_router_batch_add_block(reading->batch, block, (kvb_tokens_hash){ 0 });
 }
@@ -279,6 +283,7 @@ static kvb_status read_event_data(struct kvb_json_scan *scan, void *context)
         { .name = "removed", .read = read_event_removed },
     };
 
+    /* A clear is a text; the other kinds are objects with one key. */
     if (kvb_json_take_word(scan, "\"cleared\"")) {
         event_of(context)->kind = KVB_ROUTER_CLEARED;
         return KVB_OK;
@@ -344,6 +349,7 @@ static kvb_status read_event_message(kvb_span json, struct kvb_router_batch *bat
     KVB_TRY(kvb_router_batch_add_event(batch, &(struct kvb_router_event){ 0 }));
     KVB_TRY(kvb_json_object(&scan, fields, KVB_COUNT_OF(fields), &reading));
     KVB_TRY(kvb_json_finish(&scan));
+    /* Only now, because the tier may stand before the event or after it.  A clear has none. */
     if (batch->events[0].kind != KVB_ROUTER_CLEARED) {
         batch->events[0].tier = reading.tier;
     }
@@ -353,12 +359,14 @@ static kvb_status read_event_message(kvb_span json, struct kvb_router_batch *bat
 kvb_status kvb_router_json_decode(kvb_span json, struct kvb_router_batch *batch)
 {
     kvb_router_batch_reset(batch);
+    /* A message without a rank means rank 0, not that of the message before. */
     batch->worker_id = 0;
     batch->dp_rank = 0;
     if (json.len > kvb_max_payload_bytes) {
         return KVB_TOO_LARGE;
     }
     const kvb_status status = read_event_message(json, batch);
+    /* The event was added before it was read, and may have blocks by now. */
     if (status != KVB_OK) {
         kvb_router_batch_reset(batch);
     }

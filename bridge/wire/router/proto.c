@@ -108,6 +108,7 @@ static struct columns measure_events(const struct kvb_router_event *events, size
 
     for (size_t i = 0; i < count; i++) {
         const size_t blocks = events[i].block_count;
+        /* The message says only where ids begin, and blocks are copied in one piece. */
         assert(events[i].event_id == events[0].event_id + i);
         assert(events[i].block_at == events[0].block_at + columns.block_count);
         columns.counts_bytes += kvb_proto_varint_bytes(blocks);
@@ -126,6 +127,7 @@ static uint8_t *put_items(uint8_t *at, const void *bytes, size_t len)
 
 static uint8_t *put_fixed64(uint8_t *at, uint8_t tag, uint64_t value)
 {
+    /* protobuf-c leaves a 0 out, and the bytes are to be the same. */
     if (value == 0) {
         return at;
     }
@@ -173,6 +175,7 @@ put_event_columns(uint8_t *at, const struct kvb_router_event *events, const stru
     for (size_t i = 0; i < columns->event_count; i++) {
         at = kvb_proto_write_varint(at, events[i].block_count);
     }
+    /* Forms and counts have an item for each event; this column may have none. */
     if (columns->parent_count == 0) {
         return at;
     }
@@ -253,12 +256,14 @@ static kvb_status read_form(uint32_t form, struct kvb_router_event *event)
     if (form > kvb_form_last || kind == 0) {
         return KVB_BAD_INPUT;
     }
+    /* The bits have room for tiers that are none. */
     KVB_TRY(kvb_proto_number_find(
         kvb_proto_tiers, KVB_LIST_COUNT, (form >> kvb_form_tier_shift) & kvb_form_tier_mask,
         &tier));
     event->kind = kinds[kind];
     event->tier = (enum kvb_tier)tier;
     event->has_parent = (form & kvb_form_parent_bit) != 0;
+    /* It would take a parent from the column that is meant for a stored event after it. */
     if (event->kind != KVB_ROUTER_STORED && event->has_parent) {
         return KVB_BAD_INPUT;
     }
@@ -270,6 +275,7 @@ static bool is_plausible(const Kvb__KvEventBatch *message)
 {
     uint64_t last_id = 0;
 
+    /* Ids are counted on from the first, so the last one must not wrap around. */
     return message->epoch.len == sizeof(kvb_epoch) && message->worker_id <= INT64_MAX &&
            message->n_forms > 0 && message->n_forms == message->n_block_counts &&
            message->n_parents <= message->n_forms &&
@@ -285,6 +291,7 @@ static kvb_status reserve_parts(const Kvb__KvEventBatch *message, struct kvb_rou
     KVB_TRY(kvb_array_reserve(
         &batch->blocks, &batch->block_capacity, message->n_block_hashes, sizeof *batch->blocks,
         kvb_max_router_blocks));
+    /* As many as blocks, not as tokens on the wire: the two arrays are parallel. */
     return kvb_array_reserve(
         &batch->tokens, &batch->token_capacity, message->n_block_hashes, sizeof *batch->tokens,
         kvb_max_router_blocks);
@@ -394,6 +401,7 @@ kvb_status kvb_router_payload_decode(kvb_span bytes, struct kvb_router_batch *ba
         { 0x0a, kvb_router_proto_decode },
     };
 
+    /* No byte fits both: an epoch is always written, and written first. */
     for (size_t i = 0; i < KVB_COUNT_OF(formats) && bytes.len > 0; i++) {
         if (bytes.data[0] == formats[i].first) {
             return formats[i].decode(bytes, batch);

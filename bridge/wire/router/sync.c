@@ -46,6 +46,7 @@ kvb_status kvb_sync_request_encode(const struct kvb_sync_request *request, struc
     message.from_id = copy.from_id;
     message.to_id = copy.to_id;
     message.buckets = copy.buckets.words;
+    /* None asks for all blocks; 256 zero bits would ask for no block. */
     message.n_buckets = copy.has_buckets ? bucket_words : 0;
     return kvb_proto_pack(&message.base, out);
 }
@@ -101,6 +102,7 @@ static kvb_status fill_columns(const struct kvb_sync_reply *reply, struct sum_co
     if (reply->answer != KVB_SYNC_SUMS) {
         return KVB_OK;
     }
+    /* 20 KiB, for all lists: n_sums says how much of it is sent. */
     columns->sums = malloc((size_t)KVB_LIST_COUNT * sum_words * sizeof *columns->sums);
     if (!columns->sums) {
         return KVB_NO_MEMORY;
@@ -124,6 +126,7 @@ static kvb_status encode_events(const struct kvb_sync_reply *reply, struct kvb_b
 {
     const struct kvb_router_batch *events = reply->events;
 
+    /* KvEventBatch has no form for no events: the field stays empty. */
     return events && events->event_count > 0
                ? kvb_router_proto_encode(events, 0, events->event_count, out)
                : KVB_OK;
@@ -148,6 +151,7 @@ kvb_status kvb_sync_reply_encode(const struct kvb_sync_reply *reply, struct kvb_
     assert((unsigned)reply->answer < KVB_SYNC_ANSWER_COUNT);
     kvb_buf_init(&events, kvb_max_nats_payload_bytes);
     KVB_TRY(fill_columns(reply, &columns));
+    /* Apart from the reply, in which they are one field of bytes. */
     KVB_TRY(encode_events(reply, &events));
     kvb__sync_reply__init(&message);
     message.epoch.data = epoch.bytes;
@@ -192,6 +196,7 @@ static kvb_status read_sums(
             parts->sums[tier][bucket] =
                 (struct kvb_hash128){ .low = sums[2 * bucket], .high = sums[2 * bucket + 1] };
         }
+        /* Lists that are not named stay NULL, and so read as empty. */
         reply->sums[tier] = parts->sums[tier];
     }
     return KVB_OK;
