@@ -38,6 +38,8 @@ static kvb_status read_token(
 
     KVB_TRY(kvb_secret_file_read(path, KVB_FILE_PRIVATE, text, sizeof text, &file_len, detail));
     const size_t len = first_line_len(text, file_len);
+    /* Blanks are refused and not trimmed: a token other than its owner believes it to be would be
+     * refused at each request, and nobody would see why. */
     const bool is_token = is_token_word(text, len, min);
     if (is_token) {
         text[len] = '\0';
@@ -63,7 +65,6 @@ kvb_api_key_read(const char *path, char out_key[kvb_bearer_token_bytes], struct 
     return read_token(path, 1, out_key, detail);
 }
 
-/* Constant-time comparison: all bytes are compared, so the time reveals nothing about the token. */
 bool kvb_bearer_token_is_shown(const char authorization[], const char token[kvb_bearer_token_bytes])
 {
     static const char scheme[] = "Bearer ";
@@ -72,15 +73,19 @@ bool kvb_bearer_token_is_shown(const char authorization[], const char token[kvb_
     char shown[kvb_bearer_token_bytes] = { 0 };
     unsigned char differences = 0;
 
+    /* The name of the scheme has any case (RFC 9110).  What is longer than any token is none. */
     if (strncasecmp(authorization, scheme, len) != 0 ||
         strlen(authorization + len) >= sizeof shown) {
         return false;
     }
     memcpy(shown, authorization + len, strlen(authorization + len));
     memcpy(wanted, token, strnlen(token, sizeof wanted - 1));
+    /* Constant-time comparison: all bytes are compared, with zeros behind the shorter one, so the
+     * time reveals nothing about the token. */
     for (size_t i = 0; i < sizeof shown; i++) {
         differences |= (unsigned char)(shown[i] ^ wanted[i]);
     }
+    /* An empty token equals one that was never read. */
     const bool is_shown = differences == 0 && shown[0] != '\0';
     explicit_bzero(wanted, sizeof wanted);
     explicit_bzero(shown, sizeof shown);

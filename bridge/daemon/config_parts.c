@@ -64,6 +64,7 @@ static void check_exposure(
             "%.48s is not loopback: set %s; or listen on 127.0.0.1", listen,
             listener_keys[listener].guards);
     }
+    /* No error, because a mesh may encrypt it outside of this program. */
     if (security->token_file[0] && !security->cert_file[0]) {
         kvb_conf_warning(
             conf, "http_security.token_file",
@@ -109,6 +110,7 @@ void kvb_config_check_listener(
     if (listen[0] == '\0') {
         return;
     }
+    /* First: an address that cannot be read would count as one that other hosts can reach. */
     if (!kvb_http_listen_is_valid(listen)) {
         kvb_conf_error(
             conf, listener_keys[listener].listen, "expected address:port in numbers, such as %s",

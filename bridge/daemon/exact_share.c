@@ -62,6 +62,7 @@ static bool is_reached(struct kvb_exact_share *share, double wanted, bool is_now
 {
     double kept = atomic_load(&share->kept);
 
+    /* `kept` is 0 before the first yes, and a share of 0 is always reached. */
     if (share->keeps && wanted <= kept) {
         return true;
     }
@@ -92,6 +93,7 @@ bool kvb_exact_share_refuses(
     if (is_reached(share, wanted, (double)exact >= wanted * (double)streams)) {
         return false;
     }
+    /* There are streams here: without any, each share is reached. */
     kvb_detail_set(
         &sentence,
         "%" PRIu32 " of %" PRIu32 " streams are EXACT, a share of %.3f; %g is asked for\n", exact,

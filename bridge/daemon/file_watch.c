@@ -21,6 +21,8 @@ static void watch_directory_of(struct kvb_file_watch *watch, const char *file)
     const char *slash = strrchr(file, '/');
     const size_t len = slash ? (size_t)(slash - file) : 0;
 
+    /* The directory and not the file: a rename puts another file in the place of the watched
+     * one. */
     if (len < sizeof path) {
         (void)snprintf(path, sizeof path, "%.*s/", slash ? (int)len : 1, slash ? file : ".");
         /* Adding a directory again does not add a second watch.  On failure the periodic check
@@ -37,6 +39,8 @@ static void watch_directories(struct kvb_file_watch *watch)
 
     for (size_t i = 0; i < watch->count && watch->fd >= 0; i++) {
         watch_directory_of(watch, watch->files[i].path);
+        /* A file of a mounted ConfigMap is a link, and Kubernetes changes only what the link leads
+         * to. */
         if (realpath(watch->files[i].path, target)) {
             watch_directory_of(watch, target);
         }
@@ -67,6 +71,8 @@ struct timespec kvb_file_watch_now(void)
 static void open_inotify(struct kvb_file_watch *watch, struct kvb_log *log)
 {
     watch->fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    /* SIGIO, because the thread that compares the files waits for signals and not for
+     * descriptors. */
     if (watch->fd < 0 || fcntl(watch->fd, F_SETOWN, getpid()) != 0 ||
         fcntl(watch->fd, F_SETFL, O_NONBLOCK | O_ASYNC) != 0) {
         kvb_log_write(
@@ -102,9 +108,12 @@ void kvb_file_watch_set(
     for (size_t i = 0; i < count; i++) {
         watch->files[i].path = paths[i];
     }
+    /* Before the files are looked at: a change in between is noticed twice rather than never. */
     watch_directories(watch);
     for (size_t i = 0; i < count; i++) {
         struct stat *seen = &watch->files[i].seen;
+        /* Missing, or changed while it was being read: it is compared at once, with what no file
+         * is. */
         if (stat(paths[i], seen) != 0 || !is_before(&seen->st_ctim, &since)) {
             *seen = (struct stat){ .st_size = -1 };
             watch->compare_ns = kvb_clock_monotonic_ns();
@@ -116,6 +125,7 @@ void kvb_file_watch_take_events(struct kvb_file_watch *watch, uint64_t now_ns)
 {
     char events[4096];
 
+    /* Only that there are events counts: stat() says which files have changed. */
     while (watch->fd >= 0 && read(watch->fd, events, sizeof events) > 0) {
         watch->compare_ns = now_ns + settle_ns;
     }
@@ -132,6 +142,7 @@ bool kvb_file_watch_has_changed(struct kvb_file_watch *watch, uint64_t now_ns)
     watch_directories(watch);
     for (size_t i = 0; i < watch->count; i++) {
         struct stat now;
+        /* One that is missing now is being replaced, and is compared when it is there again. */
         if (stat(watch->files[i].path, &now) == 0 && !is_same_file(&now, &watch->files[i].seen)) {
             watch->files[i].seen = now;
             has_changed = true;

@@ -102,6 +102,7 @@ kvb_status kvb_http_write_error(const char *sentence, struct kvb_buf *out)
 
 void kvb_http_refuse(struct kvb_http_answer *answer, unsigned status, const char *sentence)
 {
+    /* The handler may have written a part of another answer. */
     kvb_buf_reset(&answer->body);
     answer->status = status;
     answer->content_type = json_type;
@@ -127,6 +128,7 @@ bool kvb_http_parameter(const char *parameters, const char *key, char *out, size
         const size_t len = strcspn(at, "&");
         if (len > key_len && strncmp(at, key, key_len) == 0 && at[key_len] == '=') {
             const size_t value_len = len - key_len - 1;
+            /* Not cut: a part of a value is another value. */
             if (value_len >= out_bytes) {
                 return false;
             }
@@ -184,6 +186,8 @@ static uint64_t client_of(const struct sockaddr *address)
     }
     if (address && address->sa_family == AF_INET6) {
         memcpy(&six, address, sizeof six);
+        /* An IPv4 client on a socket of IPv6 counts by its four bytes: else all of them would be
+         * one. */
         const bool is_four = IN6_IS_ADDR_V4MAPPED(&six.sin6_addr);
         memcpy(&client, six.sin6_addr.s6_addr + (is_four ? 12 : 0), is_four ? 4 : 8);
     }
@@ -200,12 +204,14 @@ static struct kvb_http_slot *open_slot(struct kvb_http *http, struct MHD_Connect
     const int buffer_bytes = send_buffer_bytes;
     struct kvb_http_victim victim = { .fd = -1 };
 
+    /* Else the kernel takes MiB of an answer at once, and its progress cannot be measured. */
     (void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &buffer_bytes, sizeof buffer_bytes);
     (void)pthread_mutex_lock(&http->lock);
     struct kvb_http_slot *slot = kvb_http_slots_open(
         &http->slots, client_of(address ? address->client_addr : NULL), fd,
         kvb_clock_monotonic_ns(), &victim);
     shut_down_victim(http, &victim);
+    /* libmicrohttpd has accepted it already: it reads the end of the stream, as of a victim. */
     if (!slot && fd >= 0) {
         (void)shutdown(fd, SHUT_RDWR);
         count_http(http, count_http_closed_crowded);
@@ -229,6 +235,7 @@ static void on_connection(
         *mark = open_slot(http, connection);
     } else if (*mark) {
         struct kvb_http_tls *tls = ((struct kvb_http_slot *)*mark)->tls; /* this thread's own */
+        /* libmicrohttpd closes the socket next, and its number may be another connection's then. */
         (void)pthread_mutex_lock(&http->lock);
         kvb_http_slots_close(&http->slots, *mark);
         show_slots(http);
@@ -312,6 +319,7 @@ static bool suspend_connection(struct kvb_http_later *later)
     struct kvb_http *http = later->http;
 
     (void)pthread_mutex_lock(&http->lock);
+    /* Without a slot the watch could not find it, and nobody would end its wait. */
     const bool must_wait = later->slot && !later->is_woken && !http->is_settled;
     if (must_wait) {
         later->slot->waiting = later;
@@ -364,6 +372,7 @@ static void settle_answers(struct kvb_http *http)
     while (http->unsent > 0 && !is_late) {
         is_late = pthread_cond_timedwait(&http->settled, &http->lock, &until) != 0;
     }
+    /* Who still waits is resumed without its answer, which finish() has to cope with. */
     http->is_settled = true;
     resume_late(http, 0, kvb_clock_monotonic_ns());
     (void)pthread_mutex_unlock(&http->lock);
@@ -386,6 +395,7 @@ static uint64_t watch_connections(void *context, uint64_t turn_ns)
     }
     const bool is_empty = http->slots.open_count == 0;
     (void)pthread_mutex_unlock(&http->lock);
+    /* The next connection that is opened wakes it. */
     return is_empty ? UINT64_MAX : now_ns + watch_ms * KVB_NS_PER_MS;
 }
 
@@ -445,6 +455,7 @@ static void end_exchange(
         kvb_buf_done(&exchange->body);
         kvb_buf_done(&exchange->answer.body);
         (void)hold_body_bytes(exchange, 0);
+        /* The connection may stay: from now on its next request has a deadline. */
         enter_phase(exchange, KVB_HTTP_HEADER);
         free(exchange->parameters);
         free(exchange);
@@ -484,6 +495,7 @@ static ssize_t read_answer_body(void *context, uint64_t position, char *out, siz
     struct kvb_http_answer *answer = &exchange->answer;
 
     note_moved(exchange, position);
+    /* A loop, because a part may have no bytes. */
     while (exchange->read_bytes == answer->body.len) {
         if (!answer->next || exchange->is_last_part) {
             return MHD_CONTENT_READER_END_OF_STREAM;
@@ -491,6 +503,7 @@ static ssize_t read_answer_body(void *context, uint64_t position, char *out, siz
         kvb_buf_reset(&answer->body);
         exchange->read_bytes = 0;
         const kvb_status status = answer->next(answer->parts, &answer->body);
+        /* The status has been sent: only a broken connection shows that the answer is not whole. */
         if ((status != KVB_OK && status != KVB_AGAIN) ||
             hold_body_bytes(exchange, answer->body.capacity) != KVB_OK) {
             return MHD_CONTENT_READER_END_WITH_ERROR;
@@ -534,6 +547,7 @@ send_http_answer(struct MHD_Connection *connection, struct exchange *exchange)
     const bool is_extra = exchange->slot && exchange->slot->is_extra;
     KVB_OWN(drop_response) struct MHD_Response *response = make_response(exchange);
 
+    /* An extra connection gets one answer, and gives its place back. */
     if (!response || !add_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, answer->content_type) ||
         !add_header(response, MHD_HTTP_HEADER_ALLOW, answer->allow) ||
         !add_header(response, MHD_HTTP_HEADER_CONNECTION, is_extra ? "close" : NULL) ||
@@ -649,11 +663,14 @@ static enum MHD_Result take_body(struct exchange *exchange, const char *bytes, s
             give_up_body(exchange, status);
         }
     }
+    /* The rest is read and dropped, because clients may read no answer before they have sent
+     * all. */
     if (exchange->is_too_large || exchange->is_refused) {
         exchange->refused_bytes += *len;
         note_moved(exchange, exchange->refused_bytes);
     }
     *len = 0;
+    /* But not without end. */
     if (is_hopeless(exchange->http, exchange->refused_bytes)) {
         count_http(exchange->http, count_http_refused_request);
         return MHD_NO;
@@ -675,6 +692,7 @@ static enum MHD_Result finish_later(struct MHD_Connection *connection, struct ex
     struct kvb_http_answer *answer = &exchange->answer;
     void (*const finish)(void *parts, struct kvb_http_answer *answer) = answer->finish;
 
+    /* Else on_request() would take it for an answer that is still to come. */
     answer->finish = NULL;
     finish(answer->parts, answer);
     return send_whole(connection, exchange);
@@ -699,11 +717,13 @@ static enum MHD_Result answer_whole(
 
     enter_phase(exchange, KVB_HTTP_WORK);
     http->handler(http->context, &request, &exchange->answer);
+    /* The handler has borrowed it for the call: others may have its bytes while this one waits. */
     kvb_buf_done(&exchange->body);
     (void)hold_body_bytes(exchange, 0);
     if (!exchange->answer.finish) {
         return send_whole(connection, exchange);
     }
+    /* Woken meanwhile, or nobody may wait any more: then it is finished now. */
     return suspend_connection(&exchange->later) ? MHD_YES : finish_later(connection, exchange);
 }
 
@@ -743,6 +763,8 @@ static void prove_connection(const struct exchange *exchange, enum kvb_http_rule
 {
     const struct kvb_http_access *access = exchange->http->access;
 
+    /* Where a token is needed, a request to an open path proves nothing.  These two fields need no
+     * lock: after the opening only this thread changes them. */
     if (exchange->slot && (!exchange->slot->is_proven || exchange->slot->is_extra) &&
         (rule == KVB_HTTP_GUARDED || rule == KVB_HTTP_OF_REGISTER || !access ||
          !kvb_http_access_is_guarded(access))) {
@@ -806,6 +828,7 @@ begin_body(struct MHD_Connection *connection, struct exchange *exchange, const c
     if (verdict == KVB_HTTP_GRANTED) {
         prove_connection(exchange, rule);
     }
+    /* After the proof: a connection that is permitted now may not be extra any more. */
     if ((!exchange->slot || exchange->slot->is_extra) &&
         (bytes > 0 || !is_vital_path(exchange->http, path))) {
         count_http(exchange->http, count_http_refused_crowded);
@@ -822,6 +845,8 @@ begin_body(struct MHD_Connection *connection, struct exchange *exchange, const c
     if (is_hopeless(exchange->http, bytes)) {
         return send_too_large(connection, exchange);
     }
+    /* Asks whether there is memory for all of it before any of it is read.  A body somewhat above
+     * the limit is read to its end, so that its client reads the 413. */
     if (bytes <= exchange->http->max_body_bytes && hold_body_bytes(exchange, bytes) != KVB_OK) {
         return refuse_memory(connection, exchange);
     }
@@ -838,6 +863,7 @@ static enum MHD_Result on_request(
     struct exchange *exchange = *at;
 
     (void)version;
+    /* begin_exchange() had no memory. */
     if (!exchange) {
         count_http(context, count_http_refused_memory);
         return send_busy(connection, "out of memory");
@@ -1084,6 +1110,7 @@ static kvb_status start_threads(
 {
     const struct kvb_job_options watch = { .turn = watch_connections, .context = http };
 
+    /* Before the server: its first connection wakes the watch. */
     KVB_TRY(kvb_job_add(options->control, &watch, &http->watch));
     errno = 0;
     http->daemon = start_daemon(http, options, address);
@@ -1125,6 +1152,7 @@ kvb_status kvb_http_start(
         kvb_http_stop(http);
         return status;
     }
+    /* The system has chosen it where the configuration says port 0. */
     http->port = MHD_get_daemon_info(http->daemon, MHD_DAEMON_INFO_BIND_PORT)->port;
     kvb_log_write(
         options->log, KVB_LOG_INFO, "http", "listening", "address", options->listen, "port",
@@ -1161,6 +1189,7 @@ void kvb_http_stop(struct kvb_http *http)
         settle_answers(http);
         MHD_stop_daemon(http->daemon);
     }
+    /* Only now: it ends the longest of the waits that were settled above. */
     kvb_job_remove(http->watch);
     kvb_http_slots_done(&http->slots);
     kvb_http_access_free(http->access);

@@ -108,6 +108,7 @@ static kvb_status load_material(
         *out_key = access->words->keys[file_of_token];
         status = kvb_bearer_token_read(security->token_file, material.token, detail);
     }
+    /* All or nothing: new certificates beside an old token are a state that nobody configured. */
     if (status != KVB_OK) {
         drop_material(&material);
         return status;
@@ -136,6 +137,7 @@ void kvb_http_access_reload(struct kvb_http_access *access)
     struct access_material old = access->material;
     access->material = material;
     (void)pthread_rwlock_unlock(&access->lock);
+    /* Sessions have references of their own: the old certificate is freed with the last of them. */
     drop_material(&old);
     explicit_bzero(&material, sizeof material);
     kvb_log_write(access->log, KVB_LOG_INFO, access->words->room, access->words->read_again, NULL);
@@ -149,6 +151,7 @@ kvb_status kvb_http_access_new(
 {
     struct kvb_http_access *access = calloc(1, sizeof *access);
 
+    /* Before anything can fail, because the caller names a key with each error. */
     *out_key = listener_words[options->listener].keys[KVB_HTTP_TLS_CERT];
     if (!access) {
         return KVB_NO_MEMORY;
@@ -219,6 +222,7 @@ check_register(struct kvb_http_access *access, const char authorization[])
     if (access->register_token_file[0] == '\0') {
         return KVB_HTTP_REGISTER_DISABLED;
     }
+    /* Read for each request: a rotated token counts at once, without a reload. */
     const kvb_status status = kvb_bearer_token_read(access->register_token_file, token, &why);
     note_register_token(access, &why);
     if (status != KVB_OK) {
@@ -237,9 +241,12 @@ enum kvb_http_verdict kvb_http_access_check(
     if (rule == KVB_HTTP_OPEN || (rule == KVB_HTTP_OF_METRICS && access->security->open_metrics)) {
         return KVB_HTTP_GRANTED;
     }
+    /* Never open, even where no other path needs a token: who registers makes the bridge connect to
+     * an address of his choice. */
     if (rule == KVB_HTTP_OF_REGISTER) {
         return check_register(access, authorization);
     }
+    /* A reload may replace the token now, but not whether one is needed. */
     (void)pthread_rwlock_rdlock(&access->lock);
     const bool is_granted = access->security->token_file[0] == '\0' ||
                             kvb_bearer_token_is_shown(authorization, access->material.token);

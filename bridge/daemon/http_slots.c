@@ -42,6 +42,8 @@ static struct open_counts count_open(const struct kvb_http_slots *slots, uint64_
 
     for (size_t i = 0; i < slots->slot_count; i++) {
         const struct kvb_http_slot *slot = &slots->slots[i];
+        /* A CLOSING one has made room already: counted, it would have another one closed as
+         * well. */
         if (slot->phase == KVB_HTTP_FREE || slot->phase == KVB_HTTP_CLOSING) {
             continue;
         }
@@ -58,9 +60,11 @@ static bool is_longer(const struct kvb_http_slot *one, const struct kvb_http_slo
     if (!other) {
         return true;
     }
+    /* First those of whom nothing is known: they must not displace who has shown a token. */
     if (one->is_proven != other->is_proven) {
         return !one->is_proven;
     }
+    /* Then HEADER before BODY, as they stand in the enum: there least is lost. */
     return one->phase != other->phase ? one->phase < other->phase : one->since_ns < other->since_ns;
 }
 
@@ -73,6 +77,7 @@ struct victim_filter {
 
 static bool may_make_room(const struct kvb_http_slot *slot, const struct victim_filter *filter)
 {
+    /* Never in WORK or ANSWER: there a whole request is being served. */
     return (slot->phase == KVB_HTTP_HEADER || slot->phase == KVB_HTTP_BODY) &&
            slot->is_extra == filter->is_extra && !(filter->is_unproven && slot->is_proven) &&
            (!filter->client || slot->client == *filter->client);
@@ -82,6 +87,7 @@ static bool may_make_room(const struct kvb_http_slot *slot, const struct victim_
 static struct kvb_http_slot *longest_waiting(
     const struct kvb_http_slots *slots, const struct victim_filter *filter, uint64_t now_ns)
 {
+    /* A burst must not close connections whose first bytes are still on their way. */
     const uint64_t young_ns = filter->is_extra ? 0 : slots->options.young_ns;
     struct kvb_http_slot *longest = NULL;
 
@@ -126,6 +132,7 @@ static struct kvb_http_slot *make_slot_room(
     const bool is_client_full = open.client >= slots->options.max_per_client;
     const bool is_unproven_full =
         slots->options.max_unproven > 0 && open.unproven >= slots->options.max_unproven;
+    /* The limit that is reached says whose may be closed: this client's own, else unproven ones. */
     const struct victim_filter filter = { .is_unproven = is_unproven_full && !is_client_full,
                                           .client = is_client_full ? &client : NULL };
 
@@ -137,6 +144,7 @@ static struct kvb_http_slot *make_slot_room(
     if (longest) {
         return longest;
     }
+    /* All that count are young or being served: then it gets 503, or the answer of a vital path. */
     *out_is_extra = true;
     return open.extra >= slots->options.max_extra / 2 ? make_extra_room(slots, client, now_ns)
                                                       : NULL;
@@ -156,6 +164,7 @@ struct kvb_http_slot *kvb_http_slots_open(
     struct kvb_http_slots *slots, uint64_t client, int fd, uint64_t now_ns,
     struct kvb_http_victim *out_victim)
 {
+    /* A victim keeps its slot until its socket is closed, so the new one needs another. */
     struct kvb_http_slot *slot = find_free(slots);
     bool is_extra = false;
 
@@ -184,6 +193,7 @@ void kvb_http_slots_prove(struct kvb_http_slots *slots, struct kvb_http_slot *sl
 {
     slot->is_proven = true;
     if (slot->is_extra) {
+        /* An extra one is not among these counts.  Proven, it has no limit but these two. */
         const struct open_counts open = count_open(slots, slot->client);
         slot->is_extra = open.all >= slots->options.max_connections ||
                          open.client >= slots->options.max_per_client;
@@ -192,6 +202,7 @@ void kvb_http_slots_prove(struct kvb_http_slots *slots, struct kvb_http_slot *sl
 
 void kvb_http_slots_enter(struct kvb_http_slot *slot, enum kvb_http_phase phase, uint64_t now_ns)
 {
+    /* Its thread may still go through phases before it reads the end of the stream. */
     if (slot->phase != KVB_HTTP_CLOSING) {
         slot->phase = phase;
         slot->since_ns = now_ns;
@@ -217,6 +228,8 @@ kvb_http_slots_hold(struct kvb_http_slots *slots, struct kvb_http_slot *slot, si
     const size_t need = bytes > slots->options.own_bytes ? bytes - slots->options.own_bytes : 0;
     const size_t others = slots->held_bytes - slot->held_bytes;
 
+    /* Fewer bytes are always granted.  While nobody else holds any, all are: else a request above
+     * the budget of one client would be refused for ever. */
     if (need > slot->held_bytes && others > 0 &&
         (others + need > slots->options.max_held_bytes ||
          held_by(slots, slot->client) - slot->held_bytes + need >
@@ -243,6 +256,7 @@ bool kvb_http_slots_next_late(
 {
     for (size_t i = 0; i < slots->slot_count; i++) {
         struct kvb_http_slot *slot = &slots->slots[i];
+        /* In WORK the client waits for this server; a CLOSING one has been shut down already. */
         const bool waits = slot->phase == KVB_HTTP_HEADER || slot->phase == KVB_HTTP_BODY ||
                            slot->phase == KVB_HTTP_ANSWER;
         if (waits && is_slot_late(slots, slot, now_ns)) {

@@ -197,6 +197,7 @@ static kvb_status load_files(
     struct kvb_http_tls *tls, const struct kvb_http_tls_files *files,
     enum kvb_http_tls_fault *out_fault, struct kvb_detail *detail)
 {
+    /* Set before each file is read, so that it names the one at fault. */
     *out_fault = KVB_HTTP_TLS_CERT;
     if (files->is_self_signed) {
         KVB_TRY(make_self_signed(tls));
@@ -244,6 +245,7 @@ void kvb_http_tls_drop(struct kvb_http_tls *tls)
     if (!tls || atomic_fetch_sub(&tls->references, 1) > 1) {
         return;
     }
+    /* After a failed load only a part of this exists; the rest is NULL, or not counted. */
     for (unsigned i = 0; i < tls->shown_count; i++) {
         gnutls_pcert_deinit(&tls->shown[i]);
     }
@@ -284,6 +286,8 @@ kvb_status kvb_http_tls_use(const struct kvb_http_tls *tls, gnutls_session_t ses
     if (gnutls_credentials_set(session, GNUTLS_CRD_CERTIFICATE, tls->credentials) < 0) {
         return KVB_NO_MEMORY;
     }
+    /* GnuTLS then ends the handshake itself: no request comes from who shows no such
+     * certificate. */
     if (tls->has_client_ca) {
         gnutls_certificate_server_set_request(session, GNUTLS_CERT_REQUIRE);
         gnutls_session_set_verify_cert2(session, &purpose, 1, 0);

@@ -22,6 +22,7 @@ void kvb_notify_update_init(struct kvb_notify_update *update, uint64_t limit_us)
 {
     const uint64_t max_us = UINT64_MAX / 1000;
 
+    /* A beat at half of the limit, as sd_watchdog_enabled(3) advises. */
     *update = (struct kvb_notify_update){
         .watchdog_ns = (limit_us < max_us ? limit_us : max_us) * 1000 / 2,
     };
@@ -63,6 +64,7 @@ static bool is_status_due(
 static bool is_beat_due(
     const struct kvb_notify_update *update, uint64_t now_ns, const struct kvb_liveness *liveness)
 {
+    /* Without a new turn nothing is sent, and the manager restarts a daemon that hangs. */
     return update->is_ready && update->watchdog_ns > 0 &&
            liveness->turns != update->watched_turns &&
            now_ns - update->watched_ns >= update->watchdog_ns;
@@ -76,6 +78,8 @@ void kvb_notify_update_send(
     const bool beats = is_beat_due(update, now_ns, liveness);
 
     out_text[0] = '\0';
+    /* READY=1 comes first, and with the first turn: until then the manager holds back those units
+     * that start after this one. */
     if (!update->is_ready && !becomes_ready) {
         return;
     }
@@ -160,6 +164,7 @@ static bool open_notify_socket(struct kvb_notify *notify)
     const struct timeval patience = { .tv_sec = 1 };
 
     notify->fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    /* A manager that does not read must not stop this thread for good. */
     return notify->fd >= 0 &&
            setsockopt(notify->fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience) == 0;
 }

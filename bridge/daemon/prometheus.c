@@ -50,6 +50,7 @@ static kvb_status append_value(struct kvb_buf *out, double value)
     if (isinf(value)) {
         return kvb_buf_append_text(out, value > 0 ? "+Inf" : "-Inf");
     }
+    /* The fewest digits that read back as the same number. */
     for (int digits = 6; digits <= 17; digits++) {
         (void)snprintf(text, sizeof text, "%.*g", digits, value);
         if (strtod(text, NULL) == value) {
@@ -155,6 +156,8 @@ kvb_prometheus_sets(const struct kvb_prometheus_set *sets, size_t count, struct 
         if (!row->name) {
             continue; /* the row of a bucket, which append_histogram() writes */
         }
+        /* Rows of one name differ in labels and stand side by side: they have one head, and the
+         * page may not have samples of other names between them. */
         if (strcmp(row->name, last) != 0) {
             KVB_TRY(append_head(out, row));
             last = row->name;

@@ -121,6 +121,7 @@ bool kvb_daemon_options_settle(
     if (status == KVB_OK && options->task == KVB_DAEMON_RUN) {
         return true;
     }
+    /* A check, which prints; a daemon has a log, and its warnings go there. */
     if (status == KVB_OK) {
         kvb_conf_errors_print(errors, stderr); /* there are only warnings */
         (void)printf("%s: ok\n", options->config_path);
@@ -146,7 +147,9 @@ void kvb_daemon_block_signals(sigset_t *out_signals)
     (void)sigaddset(out_signals, SIGTERM);
     (void)sigaddset(out_signals, SIGHUP);
     (void)sigaddset(out_signals, SIGIO);
+    /* Before any thread is started: all inherit it, and only the main thread takes signals. */
     (void)pthread_sigmask(SIG_BLOCK, out_signals, NULL);
+    /* Libraries write to sockets that their peer has closed: the error of the write is enough. */
     (void)sigaction(SIGPIPE, &ignore, NULL);
 }
 
@@ -218,6 +221,7 @@ static bool wants_reload(const struct kvb_daemon_running *running, int signal_nu
     if (signal_number == SIGIO && running->watch) {
         kvb_file_watch_take_events(running->watch, kvb_clock_monotonic_ns());
     }
+    /* Files are compared after each wait, because a change need not have sent a signal. */
     return signal_number == SIGHUP ||
            (running->watch && kvb_file_watch_has_changed(running->watch, kvb_clock_monotonic_ns()));
 }
@@ -229,6 +233,7 @@ bool kvb_daemon_is_ended_within(uint64_t wait_ns)
     (void)sigemptyset(&ends); /* cannot fail, like the next two */
     (void)sigaddset(&ends, SIGINT);
     (void)sigaddset(&ends, SIGTERM);
+    /* A SIGHUP is not among them: it stays pending until kvb_daemon_wait_for_end(). */
     return wait_for_signal(&ends, kvb_clock_monotonic_ns() + wait_ns) > 0;
 }
 

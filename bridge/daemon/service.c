@@ -173,6 +173,8 @@ static size_t write_service_endpoints(
         const size_t len = json->out->len;
         list->fill(list->context, i, &endpoint);
         write_service_endpoint(json, &endpoint, verb);
+        /* Taken back: it begins the next part.  The first one stays however large it is, else the
+         * parts would never end. */
         if (i > first && (json->status == KVB_TOO_LARGE || json->out->len > end)) {
             *json = before;
             json->out->len = len;
@@ -202,6 +204,7 @@ kvb_status kvb_service_answer(
         }
     }
     kvb_json_write_end(&json, '}');
+    /* After KVB_TOO_LARGE *next has not moved, and the caller asks for the same part again. */
     KVB_TRY(json.status);
     *next = after;
     return KVB_OK;
@@ -285,6 +288,7 @@ static kvb_status send_service_parts(
 
     do {
         const kvb_status status = send_part(responder, list, verb, reply, &next);
+        /* The next answers begin with the smaller size at once. */
         if (status == KVB_TOO_LARGE && responder->part_bytes > min_part_bytes) {
             responder->part_bytes /= 2;
             continue;
@@ -314,6 +318,7 @@ static void on_service_request(void *context, const struct kvb_bus_message *mess
         count_responder(responder, count_service_mute);
         return;
     }
+    /* The requester chooses this subject, and the answer has the permissions of this program. */
     if (kvb_reply_is_refused(message->reply)) {
         count_responder(responder, count_service_bad_reply);
         return;
@@ -322,6 +327,7 @@ static void on_service_request(void *context, const struct kvb_bus_message *mess
         count_responder(responder, count_service_unknown);
         return;
     }
+    /* One after the other: all requests share one budget and one buffer. */
     (void)pthread_mutex_lock(&responder->lock);
     if (!has_budget(responder)) {
         count_responder(responder, count_service_busy);
@@ -388,6 +394,7 @@ void kvb_service_responder_close(struct kvb_service_responder *responder)
     if (!responder) {
         return;
     }
+    /* First: no handler runs any more when these return, and none finds the lock destroyed. */
     kvb_bus_unsubscribe(responder->requests_to_one);
     kvb_bus_unsubscribe(responder->requests_to_kind);
     kvb_bus_unsubscribe(responder->requests_to_all);
