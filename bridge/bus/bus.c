@@ -53,6 +53,7 @@ static struct kvb_bus *new_bus(void)
         return NULL;
     }
     pthread_condattr_init(&monotonic);
+    /* Its deadlines come from kvb_bus_deadline(): setting the realtime clock moves none. */
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&bus->changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
@@ -68,12 +69,14 @@ static kvb_status copy_options(struct kvb_bus *bus, const struct kvb_bus_options
     bus->log = options->log;
     bus->on_change = options->on_change;
     bus->context = options->context;
+    /* Until a server has said what it takes. */
     atomic_init(&bus->max_payload, kvb_max_nats_payload_bytes);
     (void)kvb_urls_show(options->url, bus->shown_url, sizeof bus->shown_url);
     KVB_TRY(copy_option_text(options->url, &bus->url));
     if (options->login) {
         bus->login = *options->login;
     }
+    /* Apart from the login, which the manager may replace: requests read it on any thread. */
     (void)snprintf(
         bus->inbox_prefix, sizeof bus->inbox_prefix, "%s", kvb_bus_login_inbox(&bus->login));
     return copy_option_text(options->name ? options->name : "kvbridge", &bus->name);
@@ -115,16 +118,19 @@ kvb_status kvb_bus_open(
         status = add_bus_job(bus, options->control);
     }
     if (status == KVB_OK) {
+        /* The flusher comes last: nothing fails after it, so it need not be stopped here. */
         status = kvb_flusher_start(bus);
     }
     if (status != KVB_OK) {
         if (status == KVB_IO) {
             kvb_detail_set(detail, "cannot start a thread for the connection to NATS");
         }
+        /* The job has had no turn, since nobody has woken it: no dial is under way. */
         remove_bus_job(bus);
         free_bus(bus);
         return status;
     }
+    /* Set before the first dial, whose on_change may already use it. */
     *out_bus = bus;
     kvb_job_wake(bus->job); /* dials */
     return KVB_OK;
@@ -136,6 +142,7 @@ static void stop_manager(struct kvb_bus *bus)
     pthread_mutex_lock(&bus->lock);
     bus->is_stopping = true;
     pthread_cond_broadcast(&bus->changed);
+    /* A dial and the pause before it end at is_stopping, so no name server is waited for here. */
     while (bus->is_manager_running) {
         pthread_cond_wait(&bus->changed, &bus->lock);
     }
@@ -154,9 +161,12 @@ static bool wait_for_ends(struct kvb_bus *bus)
 
     pthread_mutex_lock(&bus->lock);
     while ((bus->links > 0 || bus->is_flusher_running || bus->dials > 0) && !is_late) {
+        /* A link may still call back, so it gets more time; a dial alone is waiting for a name
+         * server. */
         const bool is_dial_alone = bus->links == 0 && !bus->is_flusher_running;
         const uint64_t wait_ms = is_dial_alone ? close_dial_wait_ms : close_wait_ms;
         const struct timespec look = kvb_bus_deadline(close_look_ms);
+        /* Again at each look: a dial that was in no system call just then has not noticed. */
         kvb_dials_interrupt(bus);
         (void)pthread_cond_timedwait(&bus->changed, &bus->lock, &look);
         is_late = kvb_clock_monotonic_ns() - began_ns >= wait_ms * KVB_NS_PER_MS;
@@ -175,6 +185,7 @@ void kvb_bus_close(struct kvb_bus *bus)
     stop_manager(bus);
     kvb_bus_retire_link(bus); /* ends the wait of a flusher for a PONG */
     kvb_flusher_stop(bus);
+    /* Their owners unsubscribe later, and must not touch the bus then. */
     kvb_subscriptions_orphan(bus);
     if (wait_for_ends(bus)) {
         pthread_join(bus->flusher, NULL);
@@ -189,6 +200,7 @@ kvb_bus_renew(struct kvb_bus *bus, const struct kvb_bus_login *login, struct kvb
     const char *key = NULL;
     struct kvb_detail why = { 0 };
 
+    /* The files are read on the caller's thread: what cannot be used is never handed over. */
     if (login && kvb_bus_login_check(login, bus->url, &key, &why) != KVB_OK) {
         kvb_detail_set(detail, "nats.%s: %s", key, why.text);
         return KVB_BAD_CONFIG;
@@ -202,9 +214,11 @@ kvb_bus_renew(struct kvb_bus *bus, const struct kvb_bus_login *login, struct kvb
     }
     pthread_mutex_lock(&bus->lock);
     if (copy) {
+        /* Only the newest counts; the manager may not have taken the one before. */
         free(bus->next_login);
         bus->next_login = copy;
     }
+    /* Without another login, too: the files of the one in use may have changed. */
     bus->check_login_at_ns = 0;
     kvb_bus_wake_manager(bus);
     pthread_mutex_unlock(&bus->lock);
@@ -264,6 +278,7 @@ bool kvb_bus_is_denied(
     struct kvb_detail *out_why)
 {
     pthread_mutex_lock(&bus->lock);
+    /* Another connection may have other permissions, so denials go with their link. */
     const struct kvb_denial *denial =
         bus->link
             ? kvb_denials_find(&bus->link->denials, kvb_clock_monotonic_ns(), is_vital, context)
@@ -286,11 +301,11 @@ void kvb_bus_denials(struct kvb_bus *bus, uint64_t *out_publishes, uint64_t *out
 
 /* ---- Sending ------------------------------------------------------------------------ */
 
-/* Breaks the link after a failed write, which may have sent half a message. */
 static kvb_status finish_write(struct kvb_link *link, natsStatus answer)
 {
     const kvb_status status = kvb_bus_from_nats(answer);
 
+    /* The failed write may have sent half a message: nothing may follow it on this link. */
     if (status == KVB_IO) {
         kvb_link_break(link);
     }
@@ -305,6 +320,7 @@ static kvb_status publish_payloads(
 {
     natsStatus answer = NATS_OK;
 
+    /* A blank or a line end in a subject would break the line of the protocol. */
     if (!kvb_subject_is_valid(subject, false) || (reply && !kvb_subject_is_valid(reply, false))) {
         return KVB_BAD_INPUT;
     }
@@ -314,9 +330,11 @@ static kvb_status publish_payloads(
     }
     for (*out_sent = 0; *out_sent < count && answer == NATS_OK; *out_sent += answer == NATS_OK) {
         const kvb_span payload = payloads[*out_sent];
+        /* nats.c takes lengths as int. */
         answer = payload.len > INT_MAX ? NATS_MAX_PAYLOAD
                                        : kvb_socket_publish(link, subject, reply, payload);
     }
+    /* After a failure, too: the messages before it are in the buffer. */
     if (*out_sent > 0 && !bus->sends_at_once) {
         atomic_store_explicit(&bus->has_unwritten, true, memory_order_relaxed);
     }
@@ -395,12 +413,14 @@ next_answer(natsSubscription *inbox, uint32_t timeout_ms, natsMsg **out_answer, 
     for (;;) {
         KVB_OWN(drop_message) natsMsg *message = NULL;
         const uint64_t now_ns = kvb_clock_monotonic_ns();
+        /* The time is that of the whole request: an acknowledgement does not begin it anew. */
         const int64_t left_ms = now_ns < end_ns ? (int64_t)((end_ns - now_ns) / KVB_NS_PER_MS) : 0;
         const natsStatus status =
             left_ms > 0 ? natsSubscription_NextMsg(&message, inbox, left_ms) : NATS_TIMEOUT;
         if (status != NATS_OK) {
             return status;
         }
+        /* The server itself says so, at once, when nobody has subscribed to the subject. */
         if (natsMsg_IsNoResponders(message)) {
             return NATS_NO_RESPONDERS;
         }
@@ -427,6 +447,7 @@ static kvb_status send_bus_request(
     if (status == NATS_OK) {
         (void)snprintf(
             name, sizeof name, "%s%s", link->bus->inbox_prefix, unique + strcspn(unique, "."));
+        /* Before the request, so that no answer comes too early for its inbox. */
         status = natsConnection_SubscribeSync(&inbox, link->nats, name);
     }
     if (status == NATS_OK) {
@@ -438,6 +459,8 @@ static kvb_status send_bus_request(
     }
     natsSubscription_Destroy(inbox);
     natsInbox_Destroy(unique);
+    /* An acknowledgement looks to the server like a responder, so it does not say that there is
+     * none. */
     if (status == NATS_TIMEOUT && was_kept) {
         kvb_detail_set(
             detail, "nobody answers %s: only a stream of JetStream acknowledges the request",

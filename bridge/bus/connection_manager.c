@@ -27,6 +27,7 @@ static void publish_changes(struct kvb_bus *bus)
         .is_connected = kvb_bus_is_connected(bus),
         .connects = kvb_bus_connects(bus),
     };
+    /* A link that was replaced within one step is a loss for readers, too. */
     const bool was_replaced = now.connects != was.connects;
 
     if (was.is_connected && (!now.is_connected || was_replaced)) {
@@ -35,6 +36,7 @@ static void publish_changes(struct kvb_bus *bus)
     if (now.is_connected && (!was.is_connected || was_replaced)) {
         report_change(bus, true);
     }
+    /* kvb_bus_look() compares with it on the control thread. */
     pthread_mutex_lock(&bus->lock);
     bus->reported = now;
     pthread_mutex_unlock(&bus->lock);
@@ -54,6 +56,7 @@ static void wait_before_dialing(struct kvb_bus *bus)
     const struct timespec deadline = kvb_bus_deadline(kvb_bus_retry_ms(bus));
 
     pthread_mutex_lock(&bus->lock);
+    /* Flushes and dials broadcast as well; only the end of the bus cuts the pause short. */
     while (!bus->is_stopping && pthread_cond_timedwait(&bus->changed, &bus->lock, &deadline) == 0) {
     }
     pthread_mutex_unlock(&bus->lock);
@@ -62,15 +65,18 @@ static void wait_before_dialing(struct kvb_bus *bus)
 void kvb_bus_retire_link(struct kvb_bus *bus)
 {
     pthread_mutex_lock(&bus->lock);
+    /* Out of reach first: no call takes the link any more when it is closed. */
     struct kvb_link *link = bus->link;
     bus->link = NULL;
     atomic_store_explicit(&bus->is_connected, false, memory_order_release);
     pthread_cond_broadcast(&bus->changed); /* wakes callers that wait for a PONG on this link */
     pthread_mutex_unlock(&bus->lock);
     if (link) {
+        /* Before the close: its last INFO may name servers for the next dial. */
         kvb_link_note_servers(link);
         kvb_link_close(link);
     }
+    /* This waits for handlers, which may publish: so not under `lock`. */
     pthread_mutex_lock(&bus->subscribing);
     kvb_subscriptions_retire(bus);
     pthread_mutex_unlock(&bus->subscribing);
@@ -87,6 +93,7 @@ static void note_payload_ceiling(struct kvb_bus *bus, struct kvb_link *link)
             bus->log, KVB_LOG_WARNING, "bus",
             "max_payload of nats-server is below 48 KiB: raise it, or messages are lost", "url",
             bus->shown_url, "max_payload", kvb_log_number(text, (uint64_t)max), NULL);
+        /* Messages are not made smaller than this: those above the server's limit fail. */
         ceiling = kvb_min_nats_payload_bytes;
     } else if (max > 0 && max < kvb_max_nats_payload_bytes) {
         ceiling = (size_t)max;
@@ -97,11 +104,15 @@ static void note_payload_ceiling(struct kvb_bus *bus, struct kvb_link *link)
 static void make_current(struct kvb_bus *bus, struct kvb_link *link)
 {
     pthread_mutex_lock(&bus->subscribing);
+    /* Held until the link is current: a subscription that is added in between would be made on
+     * neither link. */
     const kvb_status status = kvb_subscriptions_make(bus, link);
     note_payload_ceiling(bus, link);
     pthread_mutex_lock(&bus->lock);
+    /* Current even when broken: the manager then retires it like any other, and dials again. */
     bus->link = link;
     kvb_bus_watch_begin(&bus->watch, kvb_clock_monotonic_ns());
+    /* on_closed() may have come first, and must not be forgotten. */
     link->is_broken |= status != KVB_OK;
     if (!link->is_broken) {
         atomic_fetch_add_explicit(&bus->connects, 1, memory_order_relaxed);
@@ -116,6 +127,7 @@ static void say_failure(struct kvb_bus *bus)
 {
     const bool is_other = strcmp(bus->dial_failure.text, bus->said_failure.text) != 0;
 
+    /* Asked for a new reason, too: its line then counts for the interval. */
     if (!kvb_log_backoff_due(&bus->dial_log, kvb_clock_monotonic_ns()) && !is_other) {
         return;
     }
@@ -130,8 +142,7 @@ static void say_failure(struct kvb_bus *bus)
 
 static const uint64_t check_login_ns = 10 * KVB_NS_PER_S;
 
-/* Called before each dial.  The hash is taken before the files are read: when a file changes in
- * between, the next check finds another hash. */
+/* Called before each dial. */
 static uint64_t take_login(struct kvb_bus *bus)
 {
     pthread_mutex_lock(&bus->lock);
@@ -145,6 +156,8 @@ static uint64_t take_login(struct kvb_bus *bus)
         bus->login = *next;
         free(next);
     }
+    /* Before the dial reads the files: when one changes in between, the next check finds another
+     * hash. */
     return kvb_login_print(&bus->login);
 }
 
@@ -162,6 +175,7 @@ static void dial_link(struct kvb_bus *bus)
     if (bus->pauses.pause_ns > 0) {
         wait_before_dialing(bus);
     }
+    /* Each dial counts as failed until the report of its connection shortens the pause again. */
     (void)kvb_backoff_fail(&bus->pauses, &between_dials, kvb_clock_monotonic_ns());
     const uint64_t print = take_login(bus);
     const kvb_status status = kvb_link_dial(bus, &link);
@@ -169,6 +183,7 @@ static void dial_link(struct kvb_bus *bus)
     if (status == KVB_OK) {
         bus->login_print = print;
         make_current(bus, link);
+        /* The same failure after this connection is news again. */
         bus->said_failure.text[0] = '\0';
         kvb_log_backoff_end(&bus->dial_log);
     } else {
@@ -225,8 +240,10 @@ static void change_server(struct kvb_bus *bus)
     struct kvb_link *link = NULL;
 
     note_left_server(bus, kvb_clock_monotonic_ns());
+    /* The list has this server last, and in lame duck mode it accepts nobody: another answers. */
     const bool has_other = kvb_link_dial(bus, &link) == KVB_OK;
     say_leaving(bus, has_other);
+    /* Counted from the end of the dial, which may last longer than the pause. */
     bus->leave_at_ns = kvb_clock_monotonic_ns() + leave_retry_ns;
     if (has_other) {
         use_instead(bus, link);
@@ -240,6 +257,7 @@ static void change_server(struct kvb_bus *bus)
 static void check_for_new_login(struct kvb_bus *bus)
 {
     struct kvb_link *link = NULL;
+    /* It is in use from here on even if it is refused now: a dial after a loss tries it again. */
     const uint64_t print = take_login(bus);
 
     if (print == bus->login_print) {
@@ -301,9 +319,11 @@ static void look_at_watch(struct kvb_bus *bus)
     case KVB_BUS_WATCH_REST:
         break;
     case KVB_BUS_WATCH_PING:
+        /* The flusher sends the PING, and waits for the PONG in place of this thread. */
         kvb_flusher_request(bus);
         break;
     case KVB_BUS_WATCH_CLOSE:
+        /* Not kvb_link_break(), which takes the lock; the caller then starts the manager. */
         bus->link->is_broken = true;
         bus->is_silent = true;
         atomic_store_explicit(&bus->is_connected, false, memory_order_release);
@@ -313,6 +333,7 @@ static void look_at_watch(struct kvb_bus *bus)
 
 static enum manager_step next_step(const struct kvb_bus *bus)
 {
+    /* Reports come before dials: on_change() learns of a loss before a dial waits for a server. */
     return bus->is_stopping        ? manager_rest
            : has_update(bus)       ? manager_report
            : !is_served(bus)       ? manager_dial
@@ -339,6 +360,7 @@ static enum manager_step take_step(struct kvb_bus *bus)
 {
     pthread_mutex_lock(&bus->lock);
     const enum manager_step step = next_step(bus);
+    /* Decided under the same lock: for what changes later, the next look starts another manager. */
     bus->is_manager_running = step != manager_rest;
     if (step == manager_rest) {
         pthread_cond_broadcast(&bus->changed); /* a closer waits for it */
@@ -358,6 +380,7 @@ static void *keep_connected(void *argument)
         case manager_rest:
             return NULL;
         case manager_report:
+            /* The reason first, then the loss. */
             say_silence(bus);
             publish_changes(bus);
             if (bus->reported.is_connected) { /* after a loss, not all clients dial at once */
@@ -381,6 +404,7 @@ static void *keep_connected(void *argument)
 uint64_t kvb_bus_look(void *context, uint64_t now_ns)
 {
     struct kvb_bus *bus = context;
+    /* Without the lock, which the callbacks of nats.c take in there. */
     const uint64_t tend_ns = kvb_sockets_tend(bus, now_ns);
 
     pthread_mutex_lock(&bus->lock);
@@ -390,6 +414,7 @@ uint64_t kvb_bus_look(void *context, uint64_t now_ns)
         due_ns = kvb_bus_watch_due_ns(&bus->watch);
     }
     due_ns = tend_ns < due_ns ? tend_ns : due_ns;
+    /* The flag is set before the thread runs, so that stop_manager() waits for it. */
     const bool must_start = !bus->is_manager_running && next_step(bus) != manager_rest;
     bus->is_manager_running |= must_start;
     pthread_mutex_unlock(&bus->lock);

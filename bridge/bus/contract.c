@@ -72,6 +72,7 @@ static const char *find_value(const struct kvb_subject_names *names, const char 
 
 static kvb_status append_to_subject(char *out, size_t *len, const char *text, size_t text_len)
 {
+    /* One byte stays free for the NUL; so *len is below the size, and nothing wraps. */
     if (text_len >= kvb_subject_bytes - *len) {
         return KVB_BAD_INPUT;
     }
@@ -110,6 +111,7 @@ add_component(const char *form, const char *tail, const struct kvb_subject_names
     const char *name_space = is_router ? names->router_namespace : names->workers_namespace;
     const char *component = is_router ? names->router_component : names->workers_component;
 
+    /* kvb_subject_make() checks the names and the tail; a value may have several tokens. */
     return name_space && component ? kvb_subject_make(out, name_space, component, tail)
                                    : KVB_BAD_INPUT;
 }
@@ -124,6 +126,7 @@ kvb_status kvb_contract_subject_make(
     if (has_component(form)) {
         return add_component(form, filled, names, out);
     }
+    /* Nobody has checked a form without a component yet. */
     if (!kvb_subject_is_valid(filled, true)) {
         return KVB_BAD_INPUT;
     }

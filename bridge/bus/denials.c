@@ -31,6 +31,7 @@ static bool read_denial(const char *text, struct kvb_denial *out)
 
 static bool is_expired(const struct kvb_denial *denial, uint64_t now_ns)
 {
+    /* A server denies a subscription once, and then for as long as the connection lasts. */
     return denial->is_publish && now_ns - denial->seen_ns >= forget_ns;
 }
 
@@ -47,6 +48,7 @@ find_denial(struct kvb_denials *denials, const struct kvb_denial *denial, bool *
             *out_is_known = true;
             return item;
         }
+        /* Only kept in mind: the entry of this denial may still follow. */
         place = !place && is_expired(item, denial->seen_ns) ? item : place;
     }
     if (!place && denials->count < kvb_denials_kept) {
@@ -64,8 +66,10 @@ kvb_denials_note(struct kvb_denials *denials, const char *text, uint64_t now_ns)
     if (!read_denial(text, &denial)) {
         return KVB_DENIAL_KNOWN;
     }
+    /* Counted in any case, whether or not there is room to keep it. */
     denials->publishes += denial.is_publish;
     denials->subscriptions += !denial.is_publish;
+    /* Requesters choose reply subjects: one place for all, or they would fill the table. */
     if (denial.is_publish && !kvb_subject_is_of_contract(denial.subject)) {
         denials->other = denial;
         return KVB_DENIAL_ELSEWHERE;

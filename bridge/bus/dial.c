@@ -33,6 +33,7 @@ kvb_status kvb_bus_from_nats(natsStatus status)
     switch (status) {
     case NATS_OK:
         return KVB_OK;
+    /* Nothing was written, so the caller may send it again on the next link. */
     case NATS_CONNECTION_CLOSED:
     case NATS_CONNECTION_DISCONNECTED:
     case NATS_NOT_YET_CONNECTED:
@@ -48,6 +49,7 @@ kvb_status kvb_bus_from_nats(natsStatus status)
         return KVB_BAD_INPUT;
     case NATS_NO_MEMORY:
         return KVB_NO_MEMORY;
+    /* A part of the message may be on its way. */
     default:
         return KVB_IO;
     }
@@ -127,6 +129,7 @@ uint32_t kvb_bus_retry_ms(const struct kvb_bus *bus)
 {
     const uint32_t max_ms = (uint32_t)(bus->pauses.pause_ns / KVB_NS_PER_MS);
 
+    /* At least half of the pause; the random rest keeps clients of one server apart. */
     return max_ms / 2 + (uint32_t)(dial_random(bus, kvb_clock_monotonic_ns()) % (max_ms / 2 + 1));
 }
 
@@ -157,6 +160,7 @@ static void on_closed(natsConnection *nats, void *closure)
     const char *reason = "";
 
     pthread_mutex_lock(&bus->lock);
+    /* What the bus has broken itself, or closes at its end, is no news for the log. */
     const bool is_ours = link->is_broken || bus->is_stopping;
     link->is_closed = true;
     pthread_mutex_unlock(&bus->lock);
@@ -165,6 +169,7 @@ static void on_closed(natsConnection *nats, void *closure)
         log_trouble(bus, &bus->error_log, "connection ended, reconnecting", "", reason);
     }
     kvb_link_break(link);
+    /* Last: this may be the last use, which destroys the connection. */
     kvb_link_release(link);
 }
 
@@ -182,8 +187,7 @@ static enum kvb_denial_update note_denial(struct kvb_link *link, const char *tex
 }
 
 /* Logs a denied subject once for each connection, and publishes outside the contract with a rate
- * limit.  A link that is about to replace the current one logs nothing here: when a denial prevents
- * the replacement, connection_manager.c logs it as the reason. */
+ * limit. */
 static void take_denial(struct kvb_link *link)
 {
     struct kvb_bus *bus = link->bus;
@@ -194,6 +198,8 @@ static void take_denial(struct kvb_link *link)
     if (!link->is_broken) {
         update = note_denial(link, text);
     }
+    /* A link that was left, or is not used yet, is counted but not logged: its denials say nothing
+     * about the current one. */
     if (bus->link && bus->link != link) {
         update = KVB_DENIAL_KNOWN;
     }
@@ -225,8 +231,7 @@ static void on_error(natsConnection *nats, natsSubscription *sub, natsStatus sta
         sub ? natsSubscription_GetSubject(sub) : "", reason);
 }
 
-/* Wakes the connection manager, which dials another server.  nats.c calls this again with each
- * later INFO of the server; only the first call counts. */
+/* Wakes the connection manager, which dials another server. */
 static void on_lame_duck(natsConnection *nats, void *closure)
 {
     struct kvb_link *link = closure;
@@ -234,6 +239,7 @@ static void on_lame_duck(natsConnection *nats, void *closure)
 
     (void)nats;
     pthread_mutex_lock(&bus->lock);
+    /* nats.c calls this again with each later INFO of the server; only the first call counts. */
     const bool is_new = !link->is_lame;
     link->is_lame = true;
     kvb_bus_wake_manager(bus);
@@ -258,6 +264,7 @@ static natsStatus set_login(natsOptions *options, char *server)
     }
     kvb_login_escape(login.user, user);
     kvb_login_escape(login.password, password);
+    /* nats.c copies both, so nothing here keeps a secret. */
     const natsStatus status = login.is_token ? natsOptions_SetToken(options, user)
                                              : natsOptions_SetUserInfo(options, user, password);
     explicit_bzero(&login, sizeof login);
@@ -290,6 +297,7 @@ static natsStatus set_servers(natsOptions *options, const struct kvb_bus *bus)
     if (!list) {
         return NATS_NO_MEMORY;
     }
+    /* What is beyond max_servers is never dialed. */
     while (rest && count < max_servers && status == NATS_OK) {
         char *server = strsep(&rest, ",");
         status = set_login(options, server);
@@ -297,6 +305,7 @@ static natsStatus set_servers(natsOptions *options, const struct kvb_bus *bus)
     }
     if (status == NATS_OK) {
         const uint64_t now_ns = kvb_clock_monotonic_ns();
+        /* For two minutes after lame duck mode the server that was left comes last. */
         const char *left = now_ns < bus->left_until_ns ? bus->left_server : "";
         kvb_server_list_order(servers, (size_t)count, left, dial_random(bus, now_ns));
         status = natsOptions_SetServers(options, servers, count);
@@ -345,6 +354,7 @@ static bool may_attach(struct kvb_bus *bus)
     pthread_mutex_lock(&bus->lock);
     const bool has_met_tls = bus->has_met_tls;
     pthread_mutex_unlock(&bus->lock);
+    /* See the head of socket.c for why neither TLS nor a responder is attached. */
     return !bus->sends_at_once && !has_met_tls && !kvb_login_wants_tls(&bus->login, bus->url);
 }
 
@@ -364,6 +374,7 @@ static kvb_status make_options(struct kvb_link *link, natsOptions **out_options)
     KVB_TRY(kvb_bus_from_nats(natsOptions_UseGlobalMessageDelivery(options, true)));
     KVB_TRY(kvb_bus_from_nats(set_times(options)));
     KVB_TRY(kvb_bus_from_nats(set_callbacks(link, options)));
+    /* It reads the files with secrets, and says itself which of them is wrong. */
     KVB_TRY(kvb_login_apply(&bus->login, bus->url, options, &bus->dial_failure));
     *out_options = options;
     options = NULL;
@@ -412,6 +423,7 @@ static const char *likely_refusal(const struct kvb_bus *bus)
 /* Stores why a dial failed. */
 static void note_failure(struct kvb_dialing *dialing)
 {
+    /* On the dialing thread: nats.c keeps an error for the thread that met it. */
     const char *words = kvb_nats_error_words();
 
     if (dialing->refusal && is_ended_after_handshake(dialing->answer, words)) {
@@ -464,6 +476,7 @@ static void drop_late_link(struct kvb_dialing *dialing)
     struct kvb_link *link = dialing->link;
 
     if (dialing->answer == NATS_OK) {
+        /* The other use is that of the closed callback, which follows the close. */
         kvb_socket_close(link);
         kvb_link_release(link);
     } else if (!may_call_back(dialing->answer) && !kvb_socket_is_attached(link)) {
@@ -491,6 +504,7 @@ void kvb_dials_interrupt(struct kvb_bus *bus)
 
     for (struct kvb_dialing *each = bus->dialings; each; each = each->next) {
         if (bus->is_stopping || now_ns >= each->interrupt_at_ns) {
+            /* nats.c goes on with the next server, which gets the same time. */
             each->interrupt_at_ns = now_ns + dial_wait_each_ms * KVB_NS_PER_MS;
             each->is_interrupted = true;
             (void)pthread_kill(each->thread, SIGURG);
@@ -500,6 +514,7 @@ void kvb_dials_interrupt(struct kvb_bus *bus)
 
 static void begin_dial(struct kvb_dialing *dialing, struct kvb_bus *bus)
 {
+    /* Before the thread is in the list: from there on it may be sent the signal. */
     let_be_interrupted();
     pthread_mutex_lock(&bus->lock);
     dialing->thread = pthread_self();
@@ -523,9 +538,12 @@ static void leave_dialings(struct kvb_dialing *dialing, struct kvb_bus *bus)
 static void end_dial(struct kvb_dialing *dialing, struct kvb_bus *bus)
 {
     pthread_mutex_lock(&bus->lock);
+    /* Out of the list first: the signal must not be sent to a thread that has ended. */
     leave_dialings(dialing, bus);
+    /* Under the lock: either the manager or this thread frees the struct. */
     const bool is_given_up = dialing->is_given_up;
     dialing->is_done = true;
+    /* Counted before bus->dials falls, or wait_for_ends() would see neither of them. */
     bus->links += dialing->answer == NATS_OK;
     pthread_mutex_unlock(&bus->lock);
     if (is_given_up) {
@@ -559,6 +577,7 @@ static void *connect_once(void *argument)
         note_silence(dialing, bus);
     }
     end_dial(dialing, bus);
+    /* From here on dialing may be gone. */
     pthread_mutex_lock(&bus->lock);
     bus->dials--; /* after the unlock, the bus may be freed */
     pthread_cond_broadcast(&bus->changed);
@@ -577,6 +596,7 @@ static bool wait_for_dial(struct kvb_bus *bus, struct kvb_dialing *dialing, uint
         (void)pthread_cond_timedwait(&bus->changed, &bus->lock, &look);
         kvb_dials_interrupt(bus);
     }
+    /* Decided under the lock under which end_dial() reads it. */
     dialing->is_given_up = !dialing->is_done;
     const bool is_done = dialing->is_done;
     pthread_mutex_unlock(&bus->lock);
@@ -605,6 +625,7 @@ static kvb_status start_dial(struct kvb_bus *bus, struct kvb_dialing *dialing)
     const bool has_room = bus->dials < max_dials;
     bus->dials += has_room;
     pthread_mutex_unlock(&bus->lock);
+    /* Dials that were given up still wait for a name server, each with its thread. */
     if (!has_room) {
         kvb_detail_set(&bus->dial_failure, "earlier attempts have not ended: does DNS answer?");
         return KVB_IO;
@@ -630,6 +651,7 @@ static kvb_status dial_once(struct kvb_bus *bus, struct kvb_dialing *dialing)
         return status;
     }
     if (!wait_for_dial(bus, dialing, patience_ms(bus))) {
+        /* Neither dialing nor its link is touched any more: the dialing thread frees both. */
         kvb_detail_set(&bus->dial_failure, "the attempt has not ended: does DNS answer?");
         return KVB_IO;
     }
@@ -655,6 +677,7 @@ static kvb_status prepare_dialing(struct kvb_bus *bus, struct kvb_dialing **out_
     bus->dial_failure.text[0] = '\0';
     const kvb_status status = make_options(link, &dialing->options);
     if (status != KVB_OK) {
+        /* The login has said why; for other options nats.c knows the reason. */
         if (bus->dial_failure.text[0] == '\0') {
             kvb_detail_set(&bus->dial_failure, "%s", kvb_nats_error_words());
         }
@@ -674,6 +697,7 @@ kvb_status kvb_link_dial(struct kvb_bus *bus, struct kvb_link **out_link)
     struct kvb_dialing *dialing = NULL;
 
     KVB_TRY(prepare_dialing(bus, &dialing));
+    /* Kept apart, because dial_once() frees the struct in any case. */
     struct kvb_link *link = dialing->link;
     KVB_TRY(dial_once(bus, dialing));
     *out_link = link;
@@ -696,6 +720,7 @@ void kvb_link_note_servers(struct kvb_link *link)
     }
     for (int i = 0; i < count; i++) {
         const size_t more = strlen(servers[i]);
+        /* What does not fit is left out. */
         if (len + more + 2 <= sizeof list) {
             list[len] = ',';
             memcpy(list + len + 1, servers[i], more);
@@ -704,6 +729,7 @@ void kvb_link_note_servers(struct kvb_link *link)
         free(servers[i]);
     }
     free(servers);
+    /* nats.c names those alone that the dialed list lacked: without any the older list stays. */
     if (len > 0) {
         free(bus->discovered);
         bus->discovered = strndup(list + 1, len - 1); /* NULL: none */

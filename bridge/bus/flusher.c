@@ -21,10 +21,12 @@ enum { longest_wait_ms = 60000 };
 static void note_answer(struct kvb_bus *bus, const struct kvb_link *link, uint64_t ticket)
 {
     pthread_mutex_lock(&bus->lock);
+    /* The PONG of a link that was replaced says nothing about the new one. */
     if (bus->link == link) {
         kvb_bus_watch_answered(&bus->watch);
     }
     bus->flushes_done = ticket;
+    /* Most PONGs are for the watch alone, and need wake nobody. */
     if (bus->flush_waiters > 0) {
         pthread_cond_broadcast(&bus->changed);
     }
@@ -98,6 +100,7 @@ static kvb_status wait_for_flush(struct kvb_bus *bus, uint64_t ticket, uint32_t 
     const uint64_t connects = kvb_bus_connects(bus);
     bool is_late = false;
 
+    /* A reconnect ends the wait, too: what was published before may be lost with the old link. */
     bus->flush_waiters++;
     while (bus->flushes_done < ticket && kvb_bus_connects(bus) == connects &&
            kvb_bus_is_connected(bus) && !is_late) {
@@ -137,5 +140,6 @@ kvb_status kvb_flusher_start(struct kvb_bus *bus)
 void kvb_flusher_stop(struct kvb_bus *bus)
 {
     atomic_store(&bus->is_flusher_stopping, true);
+    /* Not kvb_flusher_request(): one that is pending may swallow this one. */
     (void)sem_post(&bus->flush_requested);
 }

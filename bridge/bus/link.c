@@ -49,6 +49,7 @@ struct kvb_link *kvb_link_new(struct kvb_bus *bus)
 
     if (link) {
         link->bus = bus;
+        /* Of the caller, and of the closed callback. */
         link->uses = 2;
         link->socket.fd = -1;
         pthread_mutex_init(&link->socket.io, NULL);
@@ -71,6 +72,7 @@ struct kvb_link *kvb_link_use(struct kvb_bus *bus)
 {
     struct kvb_link *link = NULL;
 
+    /* Without the lock: during an outage publishers need not queue for it. */
     if (!kvb_bus_is_connected(bus)) {
         return NULL;
     }
@@ -147,10 +149,12 @@ void kvb_link_release(struct kvb_link *link)
     if (!is_last) {
         return;
     }
+    /* Not under the lock: nats.c takes locks of its own, and calls back under them. */
     natsConnection_Destroy(link->nats);
     free_graves(link);
     kvb_link_free(link);
     pthread_mutex_lock(&bus->lock);
+    /* Last: a closer that finds no link frees the bus. */
     bus->links--;
     pthread_cond_broadcast(&bus->changed);
     pthread_mutex_unlock(&bus->lock);
@@ -162,6 +166,7 @@ void kvb_link_break(struct kvb_link *link)
 
     pthread_mutex_lock(&bus->lock);
     link->is_broken = true;
+    /* Another link that breaks takes nothing from the current one. */
     if (bus->link == link) {
         atomic_store_explicit(&bus->is_connected, false, memory_order_release);
         pthread_cond_broadcast(&bus->changed);

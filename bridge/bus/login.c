@@ -72,6 +72,7 @@ static kvb_status check_one_login(
     const struct kvb_bus_login *login, const char *url, const char **out_key,
     struct kvb_detail *detail)
 {
+    /* A login in the URL is one, too. */
     const char *first = strchr(url, '@') ? "url" : NULL;
 
     for (size_t i = 0; i < KVB_COUNT_OF(login_kinds); i++) {
@@ -152,6 +153,7 @@ static kvb_status check_line_ends(const char *path, const char *content, struct 
         const size_t len = strcspn(line, "\n");
         const bool is_read =
             strncmp(line, jwt_head, sizeof jwt_head) == 0 || strncmp(line, "SU", 2) == 0;
+        /* A line that begins with one of them is not empty, so len - 1 lies in it. */
         if (is_read && strchr(" \t\r", line[len - 1])) {
             kvb_detail_set(
                 detail, "lines end with blanks or carriage returns: sed -i 's/[[:space:]]*$//' %s",
@@ -173,6 +175,7 @@ static kvb_status check_credentials(const struct kvb_bus_login *login, struct kv
         login->credentials, KVB_FILE_PRIVATE, content, sizeof content, NULL, detail));
     const bool has_parts = strstr(content, "BEGIN NATS USER JWT") && strstr(content, "\nSU");
     const kvb_status status = check_line_ends(login->credentials, content, detail);
+    /* Both looks at the content come before it is wiped. */
     explicit_bzero(content, sizeof content);
     if (!has_parts) {
         kvb_detail_set(
@@ -229,6 +232,7 @@ read_certificate(const char *path, X509 **out_certificate, struct kvb_detail *de
     KVB_OWN(drop_bio) BIO *bio = BIO_new_file(path, "r");
     X509 *certificate = bio ? PEM_read_bio_X509(bio, NULL, NULL, NULL) : NULL;
     if (!certificate) {
+        /* OpenSSL keeps errors for each thread: nats.c would report this one later. */
         ERR_clear_error();
         kvb_detail_set(detail, "%s contains no certificate in PEM", path);
         return KVB_BAD_CONFIG;
@@ -251,6 +255,7 @@ static int refuse_password(char *out, int size, int is_for_writing, void *is_wan
     if (size > 0) {
         out[0] = '\0';
     }
+    /* The one way to tell an encrypted key from what is no key. */
     *(bool *)is_wanted = true;
     return -1;
 }
@@ -285,6 +290,7 @@ static kvb_status check_private_key(const struct kvb_bus_login *login, struct kv
     KVB_OWN(drop_certificate) X509 *certificate = NULL;
     KVB_OWN(drop_private_key) EVP_PKEY *key = NULL;
 
+    /* The key first: this check is the row of key_file, and cert_file has one of its own. */
     KVB_TRY(read_private_key(login->key_file, &key, detail));
     KVB_TRY(read_certificate(login->cert_file, &certificate, detail));
     if (X509_check_private_key(certificate, key) != 1) {
@@ -340,6 +346,7 @@ kvb_status kvb_bus_login_check(
         kvb_detail_set(detail, "expected the beginning of a subject, such as _INBOX_kvbridge");
         return KVB_BAD_CONFIG;
     }
+    /* Files come last: options that contradict each other are found without a disk. */
     for (size_t i = 0; i < KVB_COUNT_OF(login_files); i++) {
         const char *path = text_of(login, login_files[i].offset);
         *out_key = login_files[i].key;
@@ -361,7 +368,10 @@ uint64_t kvb_login_print(const struct kvb_bus_login *login)
 
     for (size_t i = 0; i < KVB_COUNT_OF(login_files); i++) {
         const char *path = text_of(login, login_files[i].offset);
+        /* Not the content: secrets are read for a dial only. stat() follows the links by which
+         * Kubernetes exchanges a mounted secret. */
         struct stat about = { 0 };
+        /* A missing file adds nothing, so that its return is a change. */
         if (path[0] != '\0' && stat(path, &about) == 0) {
             const uint64_t numbers[] = {
                 about.st_dev,
@@ -499,6 +509,7 @@ kvb_status kvb_login_apply(
 
     const char *key = "";
     struct kvb_detail why = { .text = "" };
+    /* Checked before each dial again: the files may have changed since the last one. */
     const kvb_status status = kvb_bus_login_check(login, url, &key, &why);
     if (status != KVB_OK) {
         kvb_detail_set(detail, "nats.%s: %s", key, why.text);

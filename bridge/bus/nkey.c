@@ -24,6 +24,7 @@ static bool decode_base32(const char *text, size_t chars, uint8_t *out)
     unsigned count = 0;
 
     for (size_t i = 0; i < chars; i++) {
+        /* strchr() would find the NUL behind the digits. */
         const char *at = text[i] != '\0' ? strchr(digits, text[i]) : NULL;
         if (!at) {
             return false;
@@ -72,6 +73,7 @@ static bool has_crc(const uint8_t *bytes, size_t len)
 {
     const uint16_t crc = crc16(bytes, len - crc_bytes);
 
+    /* The low byte comes first. */
     return bytes[len - 2] == (uint8_t)crc && bytes[len - 1] == (uint8_t)(crc >> 8);
 }
 
@@ -118,8 +120,10 @@ kvb_status kvb_nkey_public_of_seed(
     kvb_status status = decode_seed(seed, decoded, detail);
 
     if (status == KVB_OK) {
+        /* The prefix of a seed takes two bytes, that of a public key one. */
         status = derive_public(decoded + 2, made + 1);
     }
+    /* Before the return on failure: a seed with a wrong prefix is a secret, too. */
     explicit_bzero(decoded, sizeof decoded);
     KVB_TRY(status);
     const uint16_t crc = crc16(made, 1 + key_bytes);

@@ -148,6 +148,7 @@ bool kvb_permissions_is_vital(
 {
     for (size_t i = 0; i < permissions->count; i++) {
         const struct kvb_permission *item = &permissions->items[i];
+        /* A denial outside these rows, or of one that is not vital, changes nothing. */
         if (item->is_vital && item->is_publish == denial->is_publish &&
             is_of_permission(item, denial)) {
             return true;

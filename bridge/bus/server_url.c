@@ -36,11 +36,13 @@ static bool is_server(const char *text, size_t len)
         len -= scheme_len + 3;
         text = scheme_end + 3;
     }
+    /* The last one: a password may contain others. */
     const char *at = memrchr(text, '@', len);
     if (at) {
         len -= (size_t)(at + 1 - text);
         text = at + 1;
     }
+    /* Colons within the brackets belong to the address. */
     const char *v6_end = len > 0 && text[0] == '[' ? memchr(text, ']', len) : NULL;
     const size_t search_at = v6_end ? (size_t)(v6_end - text) : 0;
     const char *colon = memchr(text + search_at, ':', len - search_at);
@@ -73,6 +75,7 @@ bool kvb_server_url_wants_tls(const char *url)
 
     for (; *url; url += strcspn(url, ",")) {
         url += *url == ',';
+        /* One is enough: nats.c requires TLS of all servers or of none. */
         if (strncmp(url, scheme, strlen(scheme)) == 0) {
             return true;
         }
@@ -154,6 +157,7 @@ static bool decode_percent(const char *text, const char *end, char out[kvb_serve
         text += byte > 0 ? 3 : 1;
     }
     out[len] = '\0';
+    /* Else the loop has stopped because out is full. */
     return text == end;
 }
 
@@ -179,6 +183,7 @@ bool kvb_server_url_take_login(char *url, struct kvb_server_login *out)
         (colon && !decode_percent(colon + 1, at, login.password))) {
         return false;
     }
+    /* For a URL without a login nats.c uses the one of its options. */
     memmove(begin, at + 1, strlen(at + 1) + 1);
     *out = login;
     return true;

@@ -42,6 +42,7 @@ static natsStatus attach(void **out_context, void *loop, natsConnection *nats, n
 {
     struct kvb_link *link = loop;
     struct kvb_bus *bus = link->bus;
+    /* The watch needs a descriptor that stays open when nats.c closes its own. */
     const int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
 
     if (own < 0) {
@@ -77,6 +78,7 @@ static natsStatus want_write(void *context, bool is_wanted)
 {
     struct kvb_link *link = context;
 
+    /* PING, PONG and SUB of nats.c: no publisher writes them. */
     if (is_wanted && !writes_itself) {
         pthread_mutex_lock(&link->bus->lock);
         kvb_bus_wake_manager(link->bus);
@@ -91,6 +93,7 @@ static natsStatus detach(void *context)
     struct kvb_link *link = context;
     struct kvb_bus *bus = link->bus;
 
+    /* So the server sees the end now, although our duplicate is still open. */
     (void)shutdown(link->socket.fd, SHUT_RDWR);
     pthread_mutex_lock(&bus->lock);
     atomic_store(&link->socket.is_ending, true); /* from here on the job may free the link */
@@ -134,9 +137,11 @@ kvb_status kvb_socket_write(struct kvb_link *link)
         pthread_mutex_lock(&link->socket.io);
         const int left = write_once(link);
         pthread_mutex_unlock(&link->socket.io);
+        /* Between two tries `io` is free, so that the control thread reads. */
         if (left == 0) {
             return KVB_OK;
         }
+        /* The clock is read only when the kernel's buffer is full. */
         const uint64_t now_ns = kvb_clock_monotonic_ns();
         until_ns = until_ns > 0 ? until_ns : now_ns + write_deadline_ms * KVB_NS_PER_MS;
         if (now_ns >= until_ns) {
@@ -213,6 +218,7 @@ void kvb_link_close(struct kvb_link *link)
     pthread_mutex_lock(&link->bus->lock);
     const bool is_closed = link->is_closed;
     pthread_mutex_unlock(&link->bus->lock);
+    /* A closed connection has no PONG to wait for; without a thread the caller waits. */
     if (is_closed || pthread_create(&thread, NULL, close_link, link) != 0) {
         (void)close_link(link);
     } else {
@@ -230,6 +236,7 @@ static bool has_come_tls(struct kvb_link *link)
     if (link->socket.is_known || recv(link->socket.fd, &first, 1, MSG_PEEK | MSG_DONTWAIT) != 1) {
         return false;
     }
+    /* A connection does not change from text to records later, so one look is enough. */
     link->socket.is_known = true;
     return first >= first_tls_record && first <= last_tls_record;
 }
@@ -240,6 +247,7 @@ static void leave_to_threads(struct kvb_link *link)
     pthread_mutex_lock(&link->bus->lock);
     link->bus->has_met_tls = true;
     pthread_mutex_unlock(&link->bus->lock);
+    /* The record stays unread, and would bring this call again at once. */
     kvb_fd_watch_set(link->socket.watch, false, false);
     kvb_link_break(link);
 }
@@ -264,6 +272,7 @@ static void on_ready(void *context, int fd, bool is_readable, bool is_writable)
 /* Returns when to look again. */
 static uint64_t write_without_waiting(struct kvb_link *link, uint64_t now_ns)
 {
+    /* Somebody writes, and waits for the server: this thread must not wait with them. */
     if (pthread_mutex_trylock(&link->socket.io) != 0) {
         return now_ns + look_again_ms * KVB_NS_PER_MS;
     }
@@ -316,6 +325,7 @@ uint64_t kvb_sockets_tend(struct kvb_bus *bus, uint64_t now_ns)
     uint64_t due_ns = UINT64_MAX;
 
     for (struct kvb_link *link = first_attached(bus), *next = NULL; link; link = next) {
+        /* First: leave() may free the link. */
         next = link->socket.next;
         if (atomic_load(&link->socket.is_ending)) {
             leave(link);

@@ -133,6 +133,7 @@ static kvb_status take_subject_number(const char **rest, uint64_t max, uint64_t 
     char digits[kvb_decimal_bytes + 1];
     const size_t len = strcspn(*rest, ".");
 
+    /* So many digits are no uint64_t. */
     if (len >= sizeof digits) {
         return KVB_BAD_INPUT;
     }
@@ -180,6 +181,7 @@ bool kvb_reply_is_refused(const char *reply)
 /* True when one token of a includes one token of b.  The caller has handled a ">" in a. */
 static bool includes_token(const char *a, size_t a_len, const char *b, size_t b_len)
 {
+    /* A "*" stands for one token, and ">" for any number of them. */
     const bool is_rest = b_len == 1 && b[0] == '>';
 
     return a_len == 1 && a[0] == '*' ? !is_rest : a_len == b_len && memcmp(a, b, a_len) == 0;
@@ -190,6 +192,7 @@ bool kvb_subject_includes(const char *a, const char *b)
     for (;;) {
         const size_t a_len = strcspn(a, ".");
         const size_t b_len = strcspn(b, ".");
+        /* It demands a token, and b has one here. */
         if (a_len == 1 && a[0] == '>') {
             return true;
         }

@@ -60,6 +60,7 @@ static void put_read(struct delivery *delivery, natsMsg *msg, size_t bytes)
 {
     delivery->read[delivery->read_count++] = msg;
     delivery->read_bytes += bytes;
+    /* The bytes are limited, too: a few large messages would hold much memory. */
     if (delivery->read_count == max_read_messages || delivery->read_bytes > max_read_bytes) {
         free_read(delivery);
     }
@@ -170,6 +171,7 @@ static kvb_status make_on(
         free(made);
         return status;
     }
+    /* A handler may run already: kvb_bus_waiting() finds no current delivery, and returns 0. */
     kvb_link_retain(link);
     pthread_mutex_lock(&subscription->lock);
     *out_delivery = made;
@@ -214,6 +216,7 @@ static void end_delivery(struct delivery *delivery)
     wait_until_over(delivery);
     subscription->dropped_before += dropped_on(delivery);
     pthread_mutex_unlock(&subscription->lock);
+    /* No lock is held: it may wait for a PONG. */
     kvb_link_bury(delivery->link, delivery->nats);
     kvb_link_release(delivery->link);
     free(delivery);
@@ -223,6 +226,7 @@ static struct delivery *take_delivery(struct kvb_bus_subscription *subscription)
 {
     pthread_mutex_lock(&subscription->lock);
     struct delivery *taken = subscription->current;
+    /* Taken under the lock, so that only one thread ends it. */
     subscription->current = NULL;
     pthread_mutex_unlock(&subscription->lock);
     return taken;
@@ -241,6 +245,7 @@ kvb_status kvb_subscriptions_make(struct kvb_bus *bus, struct kvb_link *link)
 {
     for (struct kvb_bus_subscription *each = bus->subscriptions; each; each = each->next) {
         if (!each->is_drained) {
+            /* After a failure the others stay: the link counts as broken, its end retires them. */
             KVB_TRY(make_on(each, link, &each->current));
         }
     }
@@ -327,6 +332,7 @@ static kvb_status make_if_there(struct kvb_bus *bus, struct kvb_bus_subscription
     }
     const kvb_status status = make_on(subscription, link, &subscription->current);
     kvb_link_release(link);
+    /* The link has ended meanwhile, and the next one makes the subscription. */
     return status == KVB_AGAIN ? KVB_OK : status;
 }
 
@@ -362,6 +368,7 @@ kvb_status kvb_bus_subscribe_queue(
     }
     pthread_mutex_unlock(&bus->subscribing);
     if (status != KVB_OK) {
+        /* make_on() may have left a delivery in spite of its failure. */
         retire(made);
         free_subscription(made);
         return status;
@@ -378,6 +385,7 @@ static bool begin_drain(struct kvb_bus_subscription *subscription)
     bool has_begun = false;
 
     pthread_mutex_lock(&subscription->bus->subscribing); /* keeps current valid */
+    /* Without a link, too: the next one must not make it again. */
     subscription->is_drained = true;
     if (subscription->current) {
         has_begun =
@@ -401,6 +409,7 @@ kvb_status kvb_bus_drain(struct kvb_bus_subscription *subscription, uint32_t tim
         return KVB_AGAIN;
     }
     pthread_mutex_lock(&subscription->lock);
+    /* A loss ends the delivery as well, and so the wait. */
     while (!is_over_now(subscription) && !is_late) { /* the wait unlocks: read it again */
         is_late =
             pthread_cond_timedwait(&subscription->finished, &subscription->lock, &deadline) != 0;
@@ -429,6 +438,7 @@ void kvb_bus_unsubscribe(struct kvb_bus_subscription *subscription)
     if (!subscription) {
         return;
     }
+    /* Out of the list first: a new link would make it again while it is being ended. */
     if (subscription->bus) {
         pthread_mutex_lock(&subscription->bus->subscribing);
         unlink_from(subscription->bus, subscription);

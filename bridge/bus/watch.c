@@ -29,6 +29,7 @@ static void leave_out_standstill(struct kvb_bus_watch *watch, uint64_t now_ns)
     const uint64_t since_ns = now_ns - watch->looked_ns;
 
     watch->looked_ns = now_ns;
+    /* Nobody ran who could have read the PONG, so the wait moves by the gap. */
     if (since_ns > longest_look_ns) {
         watch->pinged_ns += since_ns;
     }
@@ -48,6 +49,7 @@ uint64_t kvb_bus_watch_due_ns(const struct kvb_bus_watch *watch)
 enum kvb_bus_watch_step kvb_bus_watch_look(struct kvb_bus_watch *watch, uint64_t now_ns)
 {
     leave_out_standstill(watch, now_ns);
+    /* While resting, the time counts from the PING that was answered: one PING a second. */
     const uint64_t since_ns = now_ns - watch->pinged_ns;
     if (watch->is_waiting) {
         return since_ns >= patience_ns ? KVB_BUS_WATCH_CLOSE : KVB_BUS_WATCH_REST;
