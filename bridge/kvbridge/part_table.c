@@ -55,6 +55,7 @@ static kvb_status put_keys(struct kvb_part_table *table, uint32_t number, struct
     uint32_t address = 0;
 
     KVB_TRY(kvb_id_table_put(&table->by_key, key, number));
+    /* Of a load nothing but its key is looked up. */
     if (part->kind != KVB_PART_RANK) {
         return KVB_OK;
     }
@@ -92,6 +93,7 @@ kvb_status kvb_part_table_put(
     const bool is_reused = table->count < table->slot_count;
     const uint32_t number = is_reused ? table->next_free : (uint32_t)table->slot_count;
 
+    /* What can fail comes before the first change: after an error the number is still free. */
     KVB_TRY(kvb_array_reserve(
         &table->slots, &table->capacity, (size_t)number + 1, sizeof *table->slots, UINT32_MAX));
     KVB_TRY(put_keys(table, number, part));
@@ -112,6 +114,7 @@ void kvb_part_table_remove(struct kvb_part_table *table, uint32_t number)
     struct kvb_part *part = table->slots[number].part;
     uint32_t address = 0;
 
+    /* The keys are computed from the part, so they go before the reference to it. */
     kvb_id_table_remove(&table->by_key, hash_of_key(part->kind, part->id, part->dp_rank), number);
     if (part->kind == KVB_PART_RANK) {
         kvb_id_table_remove(&table->by_worker, hash_of_worker(part->id), number);
@@ -143,6 +146,7 @@ uint32_t kvb_part_table_find(
     size_t at = kvb_id_table_start(&table->by_key, hash);
 
     for (uint32_t number; (number = kvb_id_table_next(&table->by_key, hash, &at)) != KVB_NO_ID;) {
+        /* An equal hash is no proof, and two sources may have loads of one id: each is compared. */
         const struct kvb_running *running = &table->slots[number];
         const struct kvb_part *part = running->part;
         if (part->kind == kind && part->id == id && part->dp_rank == dp_rank &&
@@ -192,6 +196,7 @@ kvb_part_table_find_reader(const struct kvb_part_table *table, const char *event
     for (uint32_t number;
          (number = kvb_id_table_next(&table->by_address, hash, &at)) != KVB_NO_ID;) {
         const struct kvb_running *running = &table->slots[number];
+        /* Ranks of that round are about to be closed: they give their address up. */
         if (running->round != not_of && is_one_socket(events, running->part->events)) {
             return number;
         }

@@ -118,6 +118,7 @@ static kvb_status open_stream(struct kvb_bridge *bridge, struct bridge_rank *ran
     if (kvb_part_is_republished(rank->part)) { /* before a checkpoint brings tokens */
         KVB_TRY(kvb_stream_show(rank->served.stream, rank->part->worker->block_size));
     }
+    /* Its facts came with the part, before there was a stream to tell. */
     kvb_bridge_note_speculation(rank);
     open_advertiser(config, rank);
     return KVB_OK;
@@ -179,6 +180,7 @@ void kvb_bridge_give_back_owner(
     const size_t at = owner - owner_ranges[kind].first;
 
     ingest->owners[owner] = NULL;
+    /* The search begins at the lowest number that may be free. */
     if (at < ingest->maybe_free[kind]) {
         ingest->maybe_free[kind] = at;
     }
@@ -223,6 +225,7 @@ kvb_bridge_find_rank(const struct kvb_bridge *bridge, uint64_t worker_id, uint32
 
 static void drop_rank(struct bridge_ingest *ingest, struct bridge_rank *rank)
 {
+    /* First, because it needs the stream, and from here on no turn may find the rank. */
     kvb_serve_drop(&rank->served);
     kvb_source_close(rank->source);
     kvb_stream_free(rank->served.stream);
@@ -279,6 +282,8 @@ static kvb_status fill_rank(
     KVB_TRY(kvb_bridge_take_owner(bridge->ingest, bridge_owner_rank, rank, &rank->owner));
     KVB_TRY(kvb_bridge_make_room(bridge, &size, detail));
     KVB_TRY(open_stream(bridge, rank));
+    /* Before its readers, whose numbers lie beside the checkpoint, and before its source, whose
+     * first batch continues the restored list. */
     kvb_bridge_restore_rank(bridge, rank, checkpoint_home(bridge->config));
     KVB_TRY(open_readers(bridge, rank, detail));
     return open_source(bridge, rank, detail);
@@ -295,10 +300,12 @@ kvb_status kvb_bridge_open_rank(
         return KVB_NO_MEMORY;
     }
     kvb_status status = fill_rank(bridge, rank, part, detail);
+    /* Last, so that nobody finds a rank that is half open. */
     if (status == KVB_OK) {
         status = kvb_part_table_put(&membership->running, part, source, rank, &rank->number);
     }
     if (status != KVB_OK) {
+        /* Its republisher borrows from the stream, which is freed next. */
         kvb_bridge_close_republish(bridge, rank, BRIDGE_REPUBLISH_STOP);
         drop_rank(bridge->ingest, rank);
         return status;
@@ -317,10 +324,12 @@ void kvb_bridge_remove_rank(struct kvb_bridge *bridge, struct bridge_rank *rank)
     struct bridge_membership *membership = bridge->membership;
     struct bridge_rank *last = membership->ranks[--membership->rank_count];
 
+    /* The last rank may be this one: then it is written where nobody looks any more. */
     membership->ranks[rank->at] = last;
     last->at = rank->at;
     membership->changes++;
     kvb_part_table_remove(&membership->running, rank->number);
+    /* Its republisher borrows from the stream, which is freed next. */
     kvb_bridge_close_republish(bridge, rank, BRIDGE_REPUBLISH_WORKER_GONE);
     drop_rank(bridge->ingest, rank);
 }
@@ -360,6 +369,7 @@ kvb_status kvb_bridge_open_rooms(struct kvb_bridge *bridge, struct kvb_detail *d
     }
     KVB_TRY(kvb_resolver_new(&bridge->ingest->resolver));
     KVB_TRY(kvb_zmq_new(bridge->control, &bridge->ingest->zmq));
+    /* Before the first socket opens: a socket keeps the period in which it pings. */
     kvb_zmq_expect(bridge->ingest->zmq, size_of(bridge->config).publishers);
     return kvb_poller_new(kvb_bridge_owners, &bridge->ingest->poller);
 }
@@ -368,6 +378,7 @@ kvb_status kvb_bridge_open_rooms(struct kvb_bridge *bridge, struct kvb_detail *d
 void kvb_bridge_close_ranks(struct kvb_bridge *bridge)
 {
     kvb_bridge_close_loads(bridge);
+    /* Ranks have references of their own to their parts. */
     kvb_part_table_done(&bridge->membership->running);
     for (size_t i = 0; i < bridge->membership->rank_count; i++) {
         kvb_bridge_close_republish(bridge, bridge->membership->ranks[i], BRIDGE_REPUBLISH_STOP);
@@ -376,6 +387,7 @@ void kvb_bridge_close_ranks(struct kvb_bridge *bridge)
     free(bridge->ingest->owners);
     free((void *)bridge->membership->ranks);
     kvb_poller_free(bridge->ingest->poller);
+    /* Its contexts would wait for a socket that is open: all are closed by now. */
     kvb_zmq_free(bridge->ingest->zmq);
     kvb_resolver_free(bridge->ingest->resolver); /* no socket or metrics page uses it any more */
 }

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A part of the list that does not run yet, or runs with other keys. */
+/* A part of the list. */
 struct wanted {
     struct kvb_part *part;
     size_t worker;     /* its index in the list */
@@ -53,13 +53,14 @@ static void add_to_scope(struct decision *decision, uint32_t number)
 {
     struct kvb_running *running = &decision->in->running->slots[number];
 
+    /* Each part once, however its worker's ids lead here: `scope` has room for no more. */
     if (running->round != decision->leaves) {
         running->round = decision->leaves;
         decision->scope[decision->scope_count++] = number;
     }
 }
 
-/* Parts of the one worker.  Another worker of the source may have its id by mistake. */
+/* Parts of the one worker. */
 static void add_parts_of_worker(struct decision *decision, uint64_t id, uint32_t first_rank)
 {
     const struct kvb_part_table *table = decision->in->running;
@@ -69,6 +70,7 @@ static void add_parts_of_worker(struct decision *decision, uint64_t id, uint32_t
     size_t at = kvb_part_table_start(table, id);
 
     for (uint32_t number; (number = kvb_part_table_next(table, id, &at)) != KVB_NO_ID;) {
+        /* Another worker of the source may have its id by mistake: that one is left alone. */
         if (table->slots[number].source == decision->in->source &&
             kvb_worker_specs_are_same(table->slots[number].part->worker, spec)) {
             add_to_scope(decision, number);
@@ -84,12 +86,14 @@ static kvb_status find_scope(struct decision *decision)
     const struct kvb_reconcile_input *in = decision->in;
     struct kvb_part_table *table = in->running;
 
+    /* Rounds only grow, so no mark of an earlier decision counts. */
     decision->leaves = ++table->round;
     decision->stays = ++table->round;
     decision->scope = calloc(table->count + 1, sizeof *decision->scope);
     if (!decision->scope) {
         return KVB_NO_MEMORY;
     }
+    /* What one engine has answered says nothing of the source's other workers. */
     if (in->is_one_worker) {
         const struct kvb_worker_spec *spec = in->workers[0].spec;
         const size_t ids = spec->id_count > 0 ? spec->id_count : 1;
@@ -153,6 +157,7 @@ static void compare(struct decision *decision, struct wanted *wanted)
         kvb_part_table_find(table, part->kind, part->id, part->dp_rank, decision->in->source);
     struct kvb_running *running = number != KVB_NO_ID ? &table->slots[number] : NULL;
 
+    /* Nothing has the key, or another worker of this source: of a rank judge_all() finds that. */
     if (!running || !is_in_scope(decision, running)) {
         wanted->is_new = true;
         plan->added += is_rank;
@@ -166,6 +171,7 @@ static void compare(struct decision *decision, struct wanted *wanted)
         plan->changed += is_rank;
         return;
     }
+    /* From here on it is not closed, and its address counts as taken. */
     running->round = decision->stays;
     plan->same += is_rank;
     plan->updated += is_rank && !kvb_part_facts_are_same(running->part, part);
@@ -182,6 +188,7 @@ find_same_id(const struct decision *decision, const struct kvb_part *part)
     const uint32_t number =
         kvb_part_table_find(table, KVB_PART_RANK, part->id, part->dp_rank, KVB_ANY_SOURCE);
 
+    /* compare() has decided on parts of the scope: they stay, or leave. */
     return number != KVB_NO_ID && !is_in_scope(decision, &table->slots[number])
                ? &table->slots[number]
                : NULL;
@@ -192,6 +199,7 @@ static const struct kvb_running *
 find_same_address(const struct decision *decision, const struct kvb_part *part)
 {
     const struct kvb_part_table *table = decision->in->running;
+    /* What leaves is closed before anything is opened, so its address is free. */
     const uint32_t number = kvb_part_table_find_reader(table, part->events, decision->leaves);
 
     return number != KVB_NO_ID ? &table->slots[number] : NULL;
@@ -240,6 +248,7 @@ static kvb_status judge_all(struct decision *decision)
                                              : KVB_VERDICT_TAKEN;
         if (verdict != KVB_VERDICT_TAKEN) {
             decision->plan->verdicts[wanted->worker] = verdict;
+            /* The first collision is enough to refuse the list: plan->why names it. */
             if (!decision->in->may_leave_out) {
                 return KVB_BAD_CONFIG;
             }
@@ -263,6 +272,7 @@ static size_t count_open(struct decision *decision)
     plan->load_sources = table->load_sources;
     for (size_t i = 0; i < decision->scope_count; i++) {
         const struct kvb_running *running = &table->slots[decision->scope[i]];
+        /* It is closed before anything is opened. */
         if (running->round == decision->leaves) {
             const bool is_rank = running->part->kind == KVB_PART_RANK;
             plan->ranks -= is_rank;
@@ -291,6 +301,7 @@ static kvb_status fit(struct decision *decision)
     const size_t new_ranks = count_open(decision);
     const size_t staying = decision->plan->ranks - new_ranks;
     const size_t room = staying < in->max_ranks ? in->max_ranks - staying : 0;
+    /* The caller lowers max_new_ranks while the process may not open enough files. */
     const size_t most = in->max_new_ranks < room ? in->max_new_ranks : room;
     size_t count = 0;
 
@@ -309,6 +320,7 @@ static kvb_status fit(struct decision *decision)
         }
     }
     leave_out(decision);
+    /* A worker is left out with all its new parts, so the sums are others now. */
     (void)count_open(decision);
     return KVB_OK;
 }
@@ -351,6 +363,7 @@ static void change_facts(struct decision *decision)
 
     for (size_t i = 0; i < decision->wanted_count; i++) {
         struct kvb_part *part = decision->wanted[i].part;
+        /* Looked up again, because compare() only counted: there was no room for actions then. */
         const uint32_t number =
             kvb_part_table_find(table, part->kind, part->id, part->dp_rank, decision->in->source);
         if (number != KVB_NO_ID && table->slots[number].round == decision->stays &&
@@ -399,6 +412,7 @@ static kvb_status decide(struct decision *decision)
     for (size_t i = 0; i < decision->scope_count; i++) {
         plan->gone += decision->in->running->slots[decision->scope[i]].part->kind == KVB_PART_RANK;
     }
+    /* What stays, or is opened again, is not gone. */
     plan->gone -= plan->same + plan->changed;
     KVB_TRY(judge_all(decision));
     KVB_TRY(fit(decision));
@@ -414,6 +428,7 @@ kvb_status kvb_reconcile(const struct kvb_reconcile_input *input, struct kvb_pla
     free(decision.scope);
     free(decision.wanted);
     if (status != KVB_OK) {
+        /* The reason outlives the plan. */
         out_plan->why = plan.why;
         kvb_plan_done(&plan);
         return status;

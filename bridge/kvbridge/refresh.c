@@ -71,6 +71,7 @@ void kvb_bridge_refresh_receive(void *context, const struct kvb_bus_message *mes
         return;
     }
     memcpy(pending->reply, reply, strlen(reply) + 1);
+    /* What is no request is queued, too: the ingest thread answers with the reason. */
     pending->is_bad =
         kvb_refresh_json_decode(message->payload, &pending->request, &pending->why) != KVB_OK;
     refresh->refused += pending->is_bad;
@@ -164,8 +165,7 @@ static void grant_worker(
     }
 }
 
-/* Grants a request, for one worker or for all ranks.  The bridge that has the worker answers:
- * another one of the component is silent. */
+/* Grants a request, for one worker or for all ranks. */
 static void grant(struct kvb_bridge *bridge, const struct pending_refresh *pending, uint64_t now_ns)
 {
     const struct kvb_refresh_request *request = &pending->request;
@@ -177,6 +177,7 @@ static void grant(struct kvb_bridge *bridge, const struct pending_refresh *pendi
     for (size_t i = 0; !request->has_worker_id && i < bridge->membership->rank_count; i++) {
         grant_rank(bridge->refresh, bridge->membership->ranks[i], now_ns, &all);
     }
+    /* The bridge that has the worker answers: another one of the component is silent. */
     if (all.streams + all.rationed + all.away > 0 || !request->has_worker_id) {
         answer_granted(bridge, pending, &all);
     }
@@ -187,6 +188,7 @@ static void take_requests(struct kvb_bridge *bridge, uint64_t now_ns)
     struct bridge_refresh *refresh = bridge->refresh;
     void *item = NULL;
 
+    /* A few a turn, because each may be for all ranks. */
     for (int i = 0; i < requests_a_turn && kvb_ring_take(refresh->requests, &item) == KVB_OK; i++) {
         struct pending_refresh *pending = item;
         if (pending->is_bad) {
@@ -221,6 +223,7 @@ static bool take_turn(struct kvb_bridge *bridge, struct bridge_rank *rank)
     if (rank->refresh.round == round) {
         return false;
     }
+    /* Its turn in this round is over, even if it has nothing to publish now. */
     rank->refresh.round = round;
     return is_rank_ready(rank) && refresh_blocks(rank) > 0;
 }
@@ -241,6 +244,7 @@ static bool find_next_rank(
     bool (*take)(struct kvb_bridge *bridge, struct bridge_rank *rank))
 {
     for (size_t i = 0; i < bridge->membership->rank_count; i++) {
+        /* The number of ranks may have changed since the last search. */
         struct bridge_rank *rank =
             bridge->membership->ranks[*next % bridge->membership->rank_count];
         *next = (*next + 1) % bridge->membership->rank_count;
@@ -248,6 +252,7 @@ static bool find_next_rank(
             continue;
         }
         bridge->refresh->rank = rank;
+        /* Without memory it is given up, but it had its turn. */
         if (kvb_stream_refresh_begin(rank->served.stream) != KVB_OK) {
             end_rank(bridge, kvb_bridge_refresh_given_up);
         }
@@ -265,6 +270,7 @@ static void find_work(struct kvb_bridge *bridge, uint64_t now_ns)
     if (refresh->is_wished) {
         (void)find_next_rank(bridge, &refresh->next_requested, take_wish);
     } else if (!find_next_rank(bridge, &refresh->next_rank, take_turn)) {
+        /* All have had their turn.  The pause keeps rounds apart when no rank has anything. */
         refresh->next_rank = 0;
         refresh->next_look_ns = now_ns + look_ns;
         const uint64_t took_ns = kvb_refresh_plan_next_round(&refresh->plan, now_ns);
@@ -309,6 +315,7 @@ static void publish_part(struct kvb_bridge *bridge, size_t max_blocks)
         return;
     }
     const kvb_status added = kvb_bridge_publish_events(bridge, rank, &refresh->events);
+    /* Sent even after a failure: what was added must not wait for other events. */
     const kvb_status sent = kvb_event_publisher_send(&bridge->publisher->events);
     if (added != KVB_OK || sent != KVB_OK) {
         kvb_serve_lost(&rank->served);
@@ -341,6 +348,7 @@ static void work_refresh(struct kvb_bridge *bridge, size_t max_blocks, uint64_t 
 {
     struct bridge_refresh *refresh = bridge->refresh;
 
+    /* Readers lost the list, or its engine left, since its refresh began. */
     if (refresh->rank && !is_rank_ready(refresh->rank)) {
         end_rank(bridge, kvb_bridge_refresh_given_up);
     } else if (refresh->rank) {
@@ -354,6 +362,7 @@ void kvb_bridge_refresh(struct kvb_bridge *bridge, uint64_t now_ns)
 {
     uint64_t end_ns = now_ns;
 
+    /* Before the return: a bridge that has no refreshes says so. */
     take_requests(bridge, now_ns);
     if (!bridge->publisher->was_allowed || !kvb_bridge_config_refreshes(bridge->config)) {
         return;
@@ -398,6 +407,7 @@ void kvb_bridge_drop_refresh(struct kvb_bridge *bridge, struct bridge_rank *rank
     if (bridge->refresh->rank == rank) {
         end_rank(bridge, kvb_bridge_refresh_given_up);
     }
+    /* It waits no more: only ranks that are here may be counted. */
     bridge->refresh->asked -= rank->refresh.is_requested;
 }
 

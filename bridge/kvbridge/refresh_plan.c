@@ -44,11 +44,13 @@ static void earn(struct kvb_refresh_plan *plan, uint64_t now_ns)
     const double passed_s = (double)passed_ns / (double)KVB_NS_PER_S;
     const double speed = blocks_a_second(plan);
     const double kept = speed * kept_blocks_s;
+    /* A whole piece must fit, or a slow rate would never publish one. */
     const double max = kept > kvb_refresh_piece_blocks ? kept : kvb_refresh_piece_blocks;
     const double bytes = kvb_max_refresh_bytes_a_second;
 
     plan->filled_ns += passed_ns;
     plan->earned_blocks = smaller_rate(plan->earned_blocks + speed * passed_s, max);
+    /* It may be negative: a piece that was larger than planned is paid for first. */
     plan->earned_bytes = smaller_rate(plan->earned_bytes + bytes * passed_s, bytes * kept_s);
 }
 
@@ -69,6 +71,7 @@ uint64_t kvb_refresh_plan_due_ns(const struct kvb_refresh_plan *plan, uint64_t s
     if (missing <= 0) {
         return plan->filled_ns;
     }
+    /* Limited, because the quotient by a tiny rate fits no uint64_t. */
     return speed > 0 ? plan->filled_ns +
                            (uint64_t)(smaller_rate(missing / speed, longest_s) * KVB_NS_PER_S)
                      : UINT64_MAX;
@@ -82,6 +85,7 @@ size_t kvb_refresh_plan_allows(
         return 0;
     }
     const size_t fit = (size_t)(plan->earned_bytes / bytes_a_block);
+    /* A request waits for the two ceilings, not for the rate of the round. */
     if (is_requested) {
         return fit;
     }
@@ -94,6 +98,7 @@ size_t kvb_refresh_plan_allows(
 void kvb_refresh_plan_published(
     struct kvb_refresh_plan *plan, uint64_t blocks, uint64_t bytes, bool is_requested)
 {
+    /* The round does not become slower by what was requested. */
     plan->earned_blocks -= is_requested ? 0 : (double)blocks;
     plan->earned_bytes -= (double)bytes;
 }
@@ -116,6 +121,7 @@ uint64_t kvb_refresh_plan_next_round(struct kvb_refresh_plan *plan, uint64_t now
 
 bool kvb_refresh_turn_request(struct kvb_refresh_turn *turn, uint64_t now_ns)
 {
+    /* 0 is a time, too, so a flag says whether there was a request. */
     if (turn->was_requested && now_ns < turn->requested_ns + kvb_refresh_ration_s * KVB_NS_PER_S) {
         return false;
     }

@@ -68,6 +68,7 @@ static kvb_status publish_beat(
     kvb_buf_reset(&publisher->buf);
     KVB_TRY(kvb_heartbeat_encode(beat, &publisher->buf));
     KVB_TRY(publish_buf(publisher, publisher->heartbeat_subject));
+    /* It has been sent to those who count on it; the form for people can wait. */
     if (is_json_due(rank, beat) && publish_beat_json(publisher, rank, beat) != KVB_OK) {
         publisher->events.failures++; /* the next heartbeat is due as JSON too */
     }
@@ -104,6 +105,7 @@ kvb_status kvb_bridge_beat(struct kvb_bridge *bridge, struct bridge_rank *rank, 
     beat.facts.is_draining |= rank->is_draining;
     beat.period_ms = bridge->config->publish.heartbeat_ms;
     beat.publisher = bridge->publisher->id;
+    /* A checkpoint of another epoch must be gone before readers hear of this one. */
     kvb_bridge_telling_epoch(bridge, rank, &beat.epoch);
     const kvb_status status = publish_beat(bridge->publisher, rank, &beat);
     bridge->publisher->events.failures += status != KVB_OK;
@@ -203,10 +205,12 @@ fill_rank_report(const struct bridge_rank *rank, uint64_t now_ns, struct kvb_str
         kvb_bridge_report_republish(rank, &out->republish);
     }
     kvb_stream_heartbeat(rank->served.stream, &out->beat);
+    /* One sentence is shown, the first that is found. */
     const char *why = kvb_stream_why(rank->served.stream, out->beat.reason);
     if (why && out->why[0] == '\0') {
         out->why = why;
     }
+    /* An exact list needs no explanation, even if its engine has fallen silent. */
     if (out->why[0] == '\0' && out->beat.state != KVB_STREAM_EXACT) {
         out->why = rank->trouble.silence_why.text;
     }
@@ -215,6 +219,7 @@ fill_rank_report(const struct bridge_rank *rank, uint64_t now_ns, struct kvb_str
         out->why = of_store;
     }
     out->beat.facts = rank->facts;
+    /* Its source or an operator has it drained. */
     out->beat.facts.is_draining |= rank->is_draining;
     fill_speculation(rank->served.stream, &out->speculation);
     out->has_last_seq = kvb_stream_last_seq(rank->served.stream, &out->last_seq);
@@ -407,12 +412,14 @@ void kvb_bridge_publish_status(struct kvb_bridge *bridge, uint64_t now_ns)
     if (!is_connected) {
         kvb_bus_explain_absence(bridge->publisher->bus, &not_ready);
     } else {
+        /* A bridge may be connected, and lack a permission without which it cannot work. */
         (void)kvb_bus_is_denied(bridge->publisher->bus, is_vital_denial, bridge, &not_ready);
     }
     const struct status_page whole = { .count = bridge->membership->rank_count };
     if (make_status(bridge, now_ns, &whole) != KVB_OK) {
         return; /* out of memory: keep the previous status */
     }
+    /* Before it is shortened for NATS: HTTP has no such limit. */
     show_status(bridge, &not_ready);
     if (is_connected && fit_status(bridge, now_ns) == KVB_OK) {
         /* On failure it is sent again in 1 s. */

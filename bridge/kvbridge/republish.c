@@ -94,11 +94,11 @@ static void find_numbers(const struct kvb_bridge *bridge, struct bridge_rank *ra
     }
 }
 
-/* Where numbers are kept nowhere, none are reserved.  The clock is above all numbers that were
- * used unless it was set back, because fewer than one batch a microsecond is published. */
 static kvb_status open_republisher(const struct kvb_bridge *bridge, struct bridge_rank *rank)
 {
     struct bridge_republish *republish = rank->republish;
+    /* Where numbers are kept nowhere, none are reserved.  The clock is above all numbers that
+     * were used unless it was set back, because fewer than one batch a microsecond is published. */
     struct kvb_republish_numbers numbers = { .first = kvb_clock_wall_us(), .end = UINT64_MAX };
 
     find_numbers(bridge, rank);
@@ -159,6 +159,7 @@ static void make_topic(const struct kvb_part *part, char out_topic[kvb_event_top
     struct kvb_endpoint endpoint;
     char host[kvb_endpoint_host_bytes] = "";
 
+    /* Its own topic, or an address of which none can be made. */
     if (topic[0] != '\0' || kvb_endpoint_parse(part->republish_events, &endpoint, NULL) != KVB_OK) {
         (void)snprintf(out_topic, kvb_event_topic_bytes, "%s", topic);
         return;
@@ -185,12 +186,12 @@ static kvb_status open_server(struct kvb_bridge *bridge, struct bridge_rank *ran
                                                       .stalled_ms = stalled_ms,
                                                       .poller = bridge->ingest->poller,
                                                       .owner = rank->readers };
+    /* In case the call gives no reason of its own. */
     kvb_detail_set(&republish->why, "no memory for its sockets");
     return kvb_event_server_open(
         bridge->ingest->zmq, &options, &republish->server, &republish->why);
 }
 
-/* The address of a worker that has just left is free again when libzmq has closed it. */
 static void listen_for_readers(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns)
 {
     struct bridge_republish *republish = rank->republish;
@@ -200,6 +201,7 @@ static void listen_for_readers(struct kvb_bridge *bridge, struct bridge_rank *ra
     }
     republish->next_listen_ns = now_ns + listen_retry_ns;
     if (open_server(bridge, rank) != KVB_OK) {
+        /* The address of a worker that has just left is free when libzmq has closed it. */
         say_not_listening(bridge, rank, now_ns);
         return;
     }
@@ -238,14 +240,13 @@ kvb_status kvb_bridge_open_republish(struct kvb_bridge *bridge, struct bridge_ra
     bridge->membership->republished[rank->republished_at] = rank;
     rank->republish->style = rank->part->worker->republish.style;
     rank->republish->shown = kvb_stream_shown(rank->served.stream);
+    /* Until its engine has proven a restored list, readers are sent an empty one. */
     kvb_shown_hide(rank->republish->shown, !kvb_advertiser_is_proven(&rank->served.advertiser));
     return open_republisher(bridge, rank);
 }
 
 /* ---- Numbers ---- */
 
-/* When the disk fails numbers go on.  A later process then begins at the clock, or after the
- * numbers that were written. */
 static void reserve_numbers(struct kvb_bridge *bridge, struct bridge_rank *rank)
 {
     struct bridge_republish *republish = rank->republish;
@@ -254,6 +255,7 @@ static void reserve_numbers(struct kvb_bridge *bridge, struct bridge_rank *rank)
     if (!kvb_republisher_wants_numbers(republish->republisher, &end)) {
         return;
     }
+    /* Without waiting for the disk: this is the thread that reads engines. */
     const bool has_failed = kvb_republish_numbers_write(
                                 republish->numbers, republish->numbers_name, end, false) != KVB_OK;
     if (has_failed && !republish->is_reserving_failed) {
@@ -264,6 +266,8 @@ static void reserve_numbers(struct kvb_bridge *bridge, struct bridge_rank *rank)
             "directory", republish->numbers, NULL);
     }
     republish->is_reserving_failed = has_failed;
+    /* When the disk fails numbers go on.  A later process then begins at the clock, or after the
+     * numbers that were written. */
     kvb_republisher_reserved(republish->republisher, end);
 }
 
@@ -281,6 +285,7 @@ static void send_reply(
 {
     kvb_status status = KVB_NOT_FOUND;
 
+    /* Without a server the reader's connection is gone with it. */
     if (republish->server) {
         status = action->kind == KVB_REPUBLISH_END
                      ? kvb_event_server_end(republish->server, action->identity)
@@ -307,6 +312,7 @@ static void take_reader_input(
             republisher, received->identity, received->seq, now_ns); /* it counts refusals */
     } else if (
         received->kind == KVB_EVENT_SUBSCRIBED && rank->republish->style != KVB_REPUBLISH_DYNAMO) {
+        /* It may know nothing.  Readers of Dynamo's style request what they lack. */
         kvb_republisher_subscribed(republisher, now_ns);
     }
 }
@@ -323,6 +329,7 @@ static void take_inputs(struct bridge_rank *rank, uint64_t now_ns)
         }
         take_reader_input(rank, &received, now_ns);
     }
+    /* The limit is reached: the poller may not report again what is there already. */
     republish->has_input = true;
 }
 
@@ -343,11 +350,13 @@ static bool send_what_is_due(struct bridge_republish *republish, uint64_t until_
         if (has_sent) {
             send_live(republish, &action);
         }
+        /* One of each in turn, so that neither kind waits for the other. */
         kvb_republisher_reply(republish->republisher, time.now_ns, &action);
         if (action.kind != KVB_REPUBLISH_NOTHING) {
             has_sent = true;
             send_reply(republish, &action, time.now_ns);
         }
+        /* A slice of work may bring no message. */
         has_sent |= kvb_republisher_is_busy(republish->republisher, time.now_ns);
     } while (has_sent && time.now_ns < until_ns);
     return has_sent;
@@ -373,10 +382,12 @@ static bool republish_rank(
     if (republish->server && (is_look_due || republish->has_input)) {
         take_inputs(rank, now_ns);
     }
+    /* The usual turn: nothing has come, and nothing is due. */
     if (!is_look_due && !republish->has_input &&
         !kvb_republisher_is_busy(republish->republisher, now_ns)) {
         return false;
     }
+    /* Before sending: without reserved numbers no batch is made. */
     reserve_numbers(bridge, rank);
     return send_what_is_due(republish, until_ns) || republish->has_input;
 }
@@ -390,6 +401,7 @@ bool kvb_bridge_republish(struct kvb_bridge *bridge, uint64_t max_ns)
     bool has_more = false;
 
     for (size_t i = 0; i < count; i++) {
+        /* The number of ranks may have changed since the last turn. */
         const size_t at = (membership->next_republished + i) % count;
         has_more |= republish_rank(bridge, membership->republished[at], now_ns, began_ns + max_ns);
         now_ns = kvb_clock_monotonic_ns();
@@ -408,10 +420,10 @@ void kvb_bridge_republish_input(struct bridge_rank *rank)
 
 /* ---- Closing ---- */
 
-/* After a failure the next process begins after the reserved numbers, or at the clock. */
 static void save_next_number(const struct bridge_republish *republish, bool is_exact)
 {
     if (republish->republisher && keeps_numbers(republish)) {
+        /* After a failure the next process begins after the reserved numbers, or at the clock. */
         (void)kvb_republish_numbers_write(
             republish->numbers, republish->numbers_name,
             kvb_republisher_next_number(republish->republisher), is_exact);
@@ -502,12 +514,15 @@ void kvb_bridge_close_republish(
     if (!republish) {
         return;
     }
+    /* First, because it uses up a number, which the file must not offer again. */
     if (republish->republisher && end == BRIDGE_REPUBLISH_WORKER_GONE) {
         send_last_clear(republish);
     }
     if (end == BRIDGE_REPUBLISH_WORKER_GONE) {
+        /* Not as exact, because the other ranks must not wait for the disk. */
         save_next_number(rank->republish, false);
     }
+    /* A reader without a time limit would wait for its end mark for good. */
     if (republish->republisher && republish->server) {
         has_goodbye |= send_last_ends(rank);
     }

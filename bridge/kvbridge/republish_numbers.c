@@ -78,6 +78,7 @@ read_numbers(const char *directory, const char *name, uint64_t *out_end, bool *o
     if (write_path(path, directory, name) != KVB_OK) {
         return KVB_NOT_FOUND;
     }
+    /* Neither a link nor a pipe of this name may lead elsewhere or stop the process. */
     const int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (file < 0) {
         return KVB_NOT_FOUND;
@@ -140,10 +141,14 @@ struct kvb_republish_numbers kvb_republish_numbers_begin(
     bool is_counting = false;
 
     if (read_numbers(directory, name, &used, &is_counting) == KVB_OK) {
+        /* The machine may have lost newer writes of the file. */
         used += is_counting ? 0 : max_lost;
+        /* A file that counts is followed even where the clock was set back. */
         numbers.first = (is_counting && !from_clock) || used > clock ? used : clock;
     }
     const uint64_t end = numbers.first + count;
+    /* Where the older file counts it must not come back after a power loss: that waits for the
+     * disk. */
     numbers.end =
         write_numbers(directory, name, end, false, is_counting) == KVB_OK ? end : numbers.first;
     return numbers;

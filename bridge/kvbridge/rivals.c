@@ -56,6 +56,7 @@ kvb_status kvb_rival_table_set_own(
         for (size_t i = 0; i < count; i++) {
             table->own[i] = fill(context, i);
         }
+        /* qsort() must not be given NULL, as an empty array may be. */
         if (count > 0) {
             qsort(table->own, count, sizeof *table->own, compare_streams);
         }
@@ -114,6 +115,7 @@ static void compare(struct kvb_rival_table *table, uint64_t now_ns)
             shared++;
         }
     }
+    /* Most messages end here: the other bridges of the component have other workers. */
     if (!first) {
         return;
     }
@@ -165,7 +167,9 @@ static bool find_change(
         }
         *out_change = KVB_RIVAL_GONE;
         *out_rival = *rival;
+        /* The last one takes this place, and is looked at next. */
         *rival = table->rivals[--table->count];
+        /* One that was never reported goes without a word. */
         if (out_rival->is_found) {
             return true;
         }
@@ -225,6 +229,7 @@ static kvb_status publish_streams(struct kvb_bridge *bridge)
     struct kvb_buf *buf = &bridge->publisher->buf;
     size_t count = 0;
 
+    /* Sorting all streams is worth it only after a change. */
     if (rivals->listed_changes != membership->changes) {
         KVB_TRY(kvb_rival_table_set_own(
             &rivals->table, own_stream, membership, membership->rank_count));
@@ -288,6 +293,7 @@ void kvb_bridge_watch_rivals(struct kvb_bridge *bridge, uint64_t now_ns)
     }
     const bool is_heard = kvb_rival_table_count(&rivals->table, &found) > 0;
     kvb_metric_set(&bridge->shown->metrics, kvb_bridge_rivals, found);
+    /* After a failure the next look tries again. */
     if (is_list_due(bridge, is_heard, now_ns) && publish_streams(bridge) == KVB_OK) {
         rivals->listed_ns = now_ns;
     }

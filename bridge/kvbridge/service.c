@@ -56,6 +56,7 @@ static bool is_list_current(const struct kvb_bridge *bridge, uint64_t now_ns)
 {
     const struct bridge_service *service = bridge->shown->service;
 
+    /* Without the lock: no other thread writes these. */
     return service->shown_ns > bridge->publisher->load_until_ns &&
            now_ns < service->shown_ns + show_again_ns &&
            service->changes == bridge->membership->changes;
@@ -111,6 +112,7 @@ copy_stats(struct bridge_service *service, uint64_t now_ns, size_t *out_rank_cou
     KVB_TRY(kvb_array_reserve(
         &service->workers, &service->worker_capacity, count, sizeof *service->workers,
         kvb_max_streams));
+    /* What was fresh when it was put aside may be too old now: the bridge may hang. */
     for (size_t i = 0; i < count; i++) {
         const struct figure *figure = &service->put_aside[i];
         service->ranks[i] = (struct kvb_rank_load){
@@ -137,6 +139,7 @@ static kvb_status list_rank_endpoints(void *context, struct kvb_service_endpoint
     const kvb_status status = copy_stats(service, now_ns, &rank_count);
     (void)pthread_mutex_unlock(&service->lock);
     KVB_TRY(status);
+    /* Without the lock: what is summed and shown from here on is this responder's own. */
     *out_list = (struct kvb_service_endpoints){
         .count = kvb_worker_loads(service->ranks, rank_count, service->workers),
         .fill = fill_rank_endpoint,
@@ -179,6 +182,7 @@ kvb_status kvb_bridge_open_service(struct kvb_bridge *bridge)
     (void)pthread_mutex_init(&service->lock, NULL); /* cannot fail without attributes */
     KVB_TRY(kvb_service_identify(&service->service));
     name_service(bridge, &service->service);
+    /* Before the first request can come. */
     kvb_bridge_show_loads(bridge);
     const struct kvb_service_responder_options options = {
         .bus = bridge->publisher->bus,
@@ -198,6 +202,7 @@ void kvb_bridge_close_service(struct bridge_shown *shown)
     if (!service) {
         return;
     }
+    /* First: no request is under way when it returns. */
     kvb_service_responder_close(service->responder);
     (void)pthread_mutex_destroy(&service->lock);
     free(service->put_aside);

@@ -82,6 +82,7 @@ void kvb_bridge_list_stats(struct kvb_bridge *bridge, size_t at)
     const size_t ranks = bridge->membership->rank_count;
     struct bridge_shown *shown = bridge->shown;
 
+    /* Ranks beyond the limit are counted, but not listed. */
     shown->rank_set_count = ranks < kvb_max_metric_ranks ? ranks : kvb_max_metric_ranks;
     if (at < shown->rank_set_count) {
         shown->rank_sets[at] =
@@ -139,6 +140,7 @@ void kvb_bridge_count_run(struct bridge_rank *rank, const struct bridge_run *run
             kvb_metric_add(metrics, received[kind], run->live_events[kind]);
         }
     }
+    /* timestamp_s is the engine's, and may be no number. */
     if (run->has_live && isfinite(lag_s)) {
         kvb_metric_set_real(metrics, kvb_rank_lag, lag_s);
     }
@@ -334,6 +336,7 @@ static void add_rank(uint64_t *totals, const struct bridge_rank *rank, enum kvb_
     if (rank->republish) {
         add_republish(totals, rank);
     }
+    /* As heartbeats say: adapters of events count where the engine's own list is not whole. */
     totals[kvb_bridge_served_names_left_out] +=
         rank->names.left_out + (kvb_served_names_are_all(&rank->names)
                                     ? 0
@@ -355,6 +358,7 @@ void kvb_bridge_update_rank(
     uint64_t now_ns, struct bridge_totals *totals)
 {
     update_rank(rank, beat->state);
+    /* First, because silence is judged by how long the state has lasted. */
     kvb_bridge_watch_state(bridge, rank, beat, now_ns);
     kvb_bridge_watch_silence(bridge, rank, beat, now_ns);
     add_rank(totals->of, rank, beat->state);
@@ -441,6 +445,7 @@ void kvb_bridge_update_metrics(struct kvb_bridge *bridge, uint64_t now_ns)
 {
     if (now_ns >= bridge->shown->next_stats_ns) {
         bridge->shown->next_stats_ns = now_ns + update_every_ns;
+        /* With many ranks the status does it, once a second. */
         if (!kvb_bridge_updates_with_status(bridge)) {
             update_ranks(bridge, now_ns);
         }

@@ -14,6 +14,7 @@ static void fill_tokens(struct kvb_sync_requester *requester, uint64_t now_ns)
 {
     const uint64_t fresh = (now_ns - requester->filled_ns) / (KVB_NS_PER_S / tokens_a_second);
 
+    /* The time moves only with a token, or frequent requests would never earn one. */
     if (fresh > 0) {
         requester->tokens =
             requester->tokens + fresh < max_tokens ? requester->tokens + fresh : max_tokens;
@@ -26,6 +27,7 @@ kvb_sync_requesters_note(struct kvb_sync_requesters *requesters, uint64_t key, u
 {
     struct kvb_sync_requester *requester = &requesters->places[key % kvb_sync_requesters];
 
+    /* The place has one requester: an earlier one is forgotten, and would be new again. */
     if (requester->key != key || now_ns - requester->newest_ns >= forget_after_ns) {
         *requester = (struct kvb_sync_requester){
             .key = key, .first_ns = now_ns, .filled_ns = now_ns, .tokens = max_tokens
@@ -37,6 +39,7 @@ kvb_sync_requesters_note(struct kvb_sync_requesters *requesters, uint64_t key, u
         return KVB_SYNC_TOO_OFTEN;
     }
     requester->tokens--;
+    /* It asks again after a while: its inbox was not invented for one request. */
     return now_ns - requester->first_ns >= return_after_ns ? KVB_SYNC_RETURNING : KVB_SYNC_NEW;
 }
 
@@ -122,12 +125,15 @@ static struct kvb_sync_entry *find_extra_copies(struct kvb_sync_queue *queue, si
 static struct kvb_sync_entry *find_entry_place(
     struct kvb_sync_queue *queue, const struct scene *scene, const struct kvb_sync_entry *newcomer)
 {
+    /* A requester has one request for each stream: the newer one counts. */
     if (scene->own) {
         return scene->own;
     }
+    /* The stream has its share: what is free is for other streams. */
     if (scene->of_stream >= kvb_sync_stream_entries) {
         return newcomer->is_returning ? scene->new_in_stream : NULL;
     }
+    /* A requester that is not returning displaces nobody. */
     if (scene->free || !newcomer->is_returning) {
         return scene->free;
     }
@@ -140,7 +146,8 @@ kvb_status kvb_sync_queue_put(
 {
     const struct scene scene = survey_queue(queue, entry);
     struct kvb_sync_entry *place = find_entry_place(queue, &scene, entry);
-    /* A repeated request keeps the turn of its stream and of its requester. */
+    /* A repeated request keeps the turn of its stream and of its requester.  A new one begins as
+     * if it had just been served: nobody gains a turn by asking anew. */
     const uint64_t stream_turn = scene.sibling ? scene.sibling->stream_turn : queue->turns;
     const uint64_t turn = scene.own ? scene.own->turn : queue->turns;
 
@@ -182,6 +189,7 @@ struct kvb_sync_entry *kvb_sync_queue_next(struct kvb_sync_queue *queue)
         }
     }
     queue->turns++;
+    /* All requests for the stream go behind those for others. */
     for (size_t i = 0; i < kvb_sync_entries; i++) {
         if (queue->entries[i].pending && is_entry_of_stream(&queue->entries[i], next)) {
             queue->entries[i].stream_turn = queue->turns;

@@ -72,6 +72,7 @@ static void say_busy(struct kvb_sync_responder *responder, const struct kvb_pend
                                           .retry_ms = busy_ms };
 
     responder->busy++;
+    /* A buffer of its own: nats.c's thread comes here, and the owner's, too. */
     kvb_buf_init(&buf, kvb_max_nats_payload_bytes);
     if (kvb_sync_reply_encode(&reply, &buf) == KVB_OK) {
         /* If it is lost, the requester requests again. */
@@ -156,6 +157,7 @@ static void begin_job(struct kvb_sync_responder *responder, struct kvb_pending_s
     if (kvb_sync_queue_put(&responder->queue, &entry, &displaced) != KVB_OK) {
         displaced.pending = pending;
     }
+    /* A requester that has asked again expects no answer to its former request. */
     if (displaced.pending && !displaced.is_replaced) {
         say_busy(responder, displaced.pending);
     }
@@ -166,6 +168,7 @@ static void begin_jobs(struct kvb_sync_responder *responder)
 {
     void *item = NULL;
 
+    /* No more than the ring holds, so that a flood cannot keep the thread here. */
     for (int i = 0; i < ring_requests && kvb_ring_take(responder->incoming, &item) == KVB_OK; i++) {
         begin_job(responder, item);
     }
@@ -182,6 +185,7 @@ static size_t chunk_blocks(const struct kvb_sync_responder *responder)
 /* Builds and sends one chunk.  False: the job is done. */
 static bool send_chunk(struct kvb_sync_responder *responder, struct kvb_pending_sync *pending)
 {
+    /* Looked up for each chunk: the rank may have left since the last one. */
     const struct kvb_stream *stream =
         responder->find(responder->context, pending->worker_id, pending->dp_rank);
     struct kvb_sync_reply reply = { .is_last = true };
@@ -219,6 +223,7 @@ bool kvb_sync_responder_work(
     struct kvb_sync_responder *responder, uint64_t now_ns, uint64_t budget_ns)
 {
     do {
+        /* New requests compete for the very next chunk. */
         begin_jobs(responder);
         if (!step_next(responder)) {
             return false;

@@ -147,6 +147,7 @@ watch_store(struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kv
 {
     const char *why = kvb_bridge_store_trouble(rank, beat);
 
+    /* Its sentences are constants: the same one has the same address. */
     if (!why || why == rank->trouble.said_of_store) {
         return;
     }
@@ -175,8 +176,6 @@ was_said_of_worker(const struct kvb_bridge *bridge, const struct bridge_rank *ra
     return false;
 }
 
-/* An engine that does not speculate is worth a line only after one that said otherwise.  Before the
- * first block its hashes may still turn out to have lookahead. */
 static void watch_speculation(struct kvb_bridge *bridge, struct bridge_rank *rank)
 {
     const struct kvb_speculation_finding finding = kvb_stream_speculation(rank->served.stream);
@@ -185,10 +184,13 @@ static void watch_speculation(struct kvb_bridge *bridge, struct bridge_rank *ran
     const bool is_undecided = finding.speculation == KVB_SPECULATION_UNDECIDED;
     const char *said = rank->trouble.said_of_speculation;
 
+    /* An engine that does not speculate is worth a line only after one that said otherwise.
+     * Before the first block its hashes may still turn out to have lookahead. */
     if (finding.why == said || finding.source == KVB_SPECULATION_OF_CONFIG || (keeps && !said) ||
         kvb_stream_mirror_count(rank->served.stream)->shape_count == 0) {
         return;
     }
+    /* Noted even if another rank has said it, so that the question is not asked each time. */
     rank->trouble.said_of_speculation = finding.why;
     if (was_said_of_worker(bridge, rank, finding.why)) {
         return;
@@ -265,6 +267,7 @@ void kvb_bridge_watch_silence(
                                              .frames = kvb_source_strays(rank->source)->frames,
                                              .tokens = facts.page.grown };
 
+    /* Nothing else shows that the topic is wrong, and one message of another topic is enough. */
     kvb_source_listen_to_all(
         rank->source, facts.is_connected && !facts.has_live && facts.other_topics == 0);
     kvb_silence_explain(silence, &names, &trouble->silence_why);
@@ -287,6 +290,7 @@ void kvb_bridge_watch_state(
         trouble->now = beat->state;
         trouble->since_ns = now_ns;
     }
+    /* First: an engine that connects to its address is asked more rarely. */
     watch_reach(bridge, rank, now_ns);
     look_again(bridge, rank, now_ns);
     watch_block_size(bridge, rank, beat);

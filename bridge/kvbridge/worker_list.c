@@ -84,12 +84,14 @@ kvb_status kvb_worker_list_add_at(
         KVB_TRY(kvb_endpoint_of_address("http", host, ports->http, "", sizeof address, address));
     }
     worker.facts.address = address;
+    /* Without a port of HTTP both become "": nothing is asked of the engine. */
     if (strcmp(worker.facts.tokenize, KVB_AT_ADDRESS) == 0) {
         worker.facts.tokenize = address;
     }
     if (strcmp(worker.discover, KVB_AT_ADDRESS) == 0) {
         worker.discover = address; /* an engine that does not say is read at the ports */
     }
+    /* After the addresses, of which the id is made. */
     if (worker.is_id_made) {
         worker.id = kvb_worker_id_of_address(&worker);
     }
@@ -162,14 +164,17 @@ static kvb_status inherit(struct kvb_listed_worker *worker, const struct kvb_lis
 {
     struct kvb_parts parts = { 0 };
 
+    /* Another identity is another worker: nothing that was known holds. */
     if (!kvb_worker_specs_are_same(worker->spec, earlier->spec)) {
         return KVB_OK;
     }
     if (kvb_spec_facts_are_same(&worker->spec->facts, &earlier->spec->facts)) {
+        /* Nothing differs: both lists share one spec, and its parts. */
         KVB_TRY(share_parts(&earlier->parts, &parts));
         kvb_worker_spec_unref(worker->spec);
         worker->spec = kvb_worker_spec_ref(earlier->spec);
     } else if (!worker->is_known && earlier->is_known) {
+        /* What the engine has answered still holds, under the new facts. */
         KVB_TRY(kvb_parts_renew(&earlier->parts, worker->spec, &parts));
     } else {
         return KVB_OK; /* its own parts have the new facts */

@@ -92,6 +92,7 @@ kvb_worker_spec_new(const struct kvb_worker_spec *spec, struct kvb_worker_spec *
     if (!copy) {
         return KVB_NO_MEMORY;
     }
+    /* Until all texts are copied below it points to what `spec` borrows. */
     memcpy(copy, spec, sizeof *copy);
     atomic_init(&copy->references, 1);
     uint64_t *ids = (uint64_t *)(copy + 1); /* first, because they must be aligned */
@@ -234,12 +235,14 @@ uint64_t kvb_worker_id_of_address(const struct kvb_worker_spec *worker)
     char host[kvb_endpoint_host_bytes] = "";
     const char *address = worker->discover;
 
+    /* Not discovered: the socket of its first rank stands for it. */
     if (address[0] == '\0') {
         const bool is_base =
             !worker->has_own_addresses &&
             kvb_endpoint_for_rank(worker->events, worker->first_rank, base) == KVB_OK;
         address = is_base ? base : worker->events;
     }
+    /* An address of this host is another engine on each host. */
     if (kvb_endpoint_is_of_this_host(address) ||
         kvb_endpoint_is_this_host(kvb_endpoint_host_of_url(worker->discover))) {
         (void)gethostname(host, sizeof host - 1); /* on failure only the address is used */
@@ -277,6 +280,7 @@ void kvb_worker_models_url(const struct kvb_worker_spec *worker, char *out)
     if (is_discovered) {
         len -= len > 0 && url[len - 1] == '/';
     } else {
+        /* Beside /metrics there is a server of OpenAI's API; of another page nothing is known. */
         const bool is_beside =
             len >= sizeof page - 1 && strcmp(url + len - (sizeof page - 1), page) == 0;
         len = is_beside ? len - (sizeof page - 1) : 0;
@@ -442,6 +446,7 @@ static kvb_status add_load(struct kvb_parts *parts, struct kvb_worker_spec *work
 static kvb_status
 add_all(struct kvb_parts *parts, struct kvb_worker_spec *worker, enum kvb_speculation speculation)
 {
+    /* The load comes last. */
     KVB_TRY(make_room(parts, worker->ranks + 1));
     for (uint32_t at = 0; at < worker->ranks; at++) {
         KVB_TRY(add_rank(parts, worker, at, speculation));
@@ -570,6 +575,7 @@ static kvb_status add_answer(
     for (size_t i = 0; i < count; i++) {
         KVB_TRY(add_advertised_rank(parts, worker, &sources->sources[i], speculation, detail));
     }
+    /* The sources are sorted, so the last one is the highest rank. */
     return add_load(parts, worker, count > 0 ? sources->sources[count - 1].dp_rank + 1 : 0);
 }
 
@@ -588,6 +594,7 @@ add_renewed(struct kvb_parts *parts, const struct kvb_parts *from, struct kvb_wo
     KVB_TRY(make_room(parts, from->count + 1));
     for (size_t i = 0; i < from->count; i++) {
         struct kvb_part part = *from->items[i];
+        /* add_part() copies what the former worker has lent it. */
         part.worker = worker;
         KVB_TRY(add_part(parts, &part));
     }
@@ -613,6 +620,7 @@ bool kvb_parts_are_same(const struct kvb_part *one, const struct kvb_part *other
         one->ranks != other->ranks) {
         return false;
     }
+    /* A load reads what its worker names; a rank reads addresses of its own. */
     return one->kind == KVB_PART_LOAD
                ? kvb_worker_specs_are_same(one->worker, other->worker)
                : is_same(one->events, other->events) && is_same(one->replay, other->replay) &&
