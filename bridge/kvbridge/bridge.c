@@ -113,6 +113,7 @@ static kvb_status open_sync(struct kvb_bridge *bridge)
     bridge->publisher->sync.find = find_stream;
     bridge->publisher->sync.answered = want_beat;
     bridge->publisher->sync.context = bridge;
+    /* The requests come on a thread of nats.c: all that it uses must be there before. */
     KVB_TRY(kvb_sync_responder_init(&bridge->publisher->sync));
     KVB_TRY(kvb_contract_subject_make(KVB_SUBJECT_SYNC, &bridge->publisher->names, subject));
     return kvb_bus_subscribe(
@@ -164,6 +165,7 @@ static kvb_status start_ingest_thread(struct kvb_bridge *bridge)
     KVB_TRY(kvb_poller_add_fd(
         bridge->ingest->poller, kvb_refresh_owner, kvb_ring_fd(bridge->refresh->requests)));
     KVB_TRY(kvb_thread_start(&bridge->thread, kvb_bridge_run, bridge));
+    /* From here on commands are carried out, so those who give lists may wait for one. */
     atomic_store(&bridge->is_running, true);
     return KVB_OK;
 }
@@ -185,13 +187,17 @@ static kvb_status start_bridge_parts(struct kvb_bridge *bridge, struct kvb_detai
     KVB_TRY(open_bridge_bus(bridge, detail));
     KVB_TRY(kvb_bridge_open_rooms(bridge, detail));
     KVB_TRY(kvb_bridge_open_stats(bridge));
+    /* Made before the ingest thread, which reports their state; started after it, because only it
+     * takes their lists. */
     KVB_TRY(kvb_bridge_make_sources(bridge));
     KVB_TRY(kvb_bridge_open_membership(bridge, detail));
+    /* After the ranks: all of them would be due at once. */
     kvb_bridge_spread_checkpoints(bridge);
     KVB_TRY(open_sync(bridge));
     KVB_TRY(kvb_bridge_open_refresh(bridge));
     KVB_TRY(kvb_bridge_open_rivals(bridge));
     KVB_TRY(kvb_bridge_open_service(bridge));
+    /* Before HTTP answers /livez: the thread has not turned yet, and does not hang. */
     atomic_store(&bridge->shown->turned_ns, kvb_clock_monotonic_ns());
     KVB_TRY(open_bridge_http(bridge, detail));
     KVB_TRY(start_ingest_thread(bridge));
@@ -301,9 +307,11 @@ void kvb_bridge_stop(struct kvb_bridge *bridge)
     if (!bridge) {
         return;
     }
+    /* Who may wait for a command ends first, while the ingest thread still carries commands out. */
     kvb_http_stop(bridge->shown->http);
     kvb_bridge_stop_sources(bridge->membership);
     stop_thread(bridge);
+    /* Only now: until its end the ingest thread has reported their state and given hints. */
     kvb_bridge_free_sources(bridge->membership);
     kvb_bridge_close_stats(bridge->shown);
     kvb_bridge_close_service(bridge->shown);

@@ -55,6 +55,7 @@ static void begin_next(struct kvb_bridge *bridge, uint64_t now_ns)
     if (!all->is_due && !all->is_stopping) {
         return;
     }
+    /* Where the last search has ended, so that a busy stream does not keep the others from it. */
     for (size_t i = 0; i < bridge->membership->rank_count; i++) {
         const size_t at = (all->next_rank + i) % bridge->membership->rank_count;
         struct bridge_rank *rank = bridge->membership->ranks[at];
@@ -65,6 +66,7 @@ static void begin_next(struct kvb_bridge *bridge, uint64_t now_ns)
             return;
         }
     }
+    /* Nobody needs one: the search rests until a rank says that it is due. */
     all->is_due = false;
 }
 
@@ -73,6 +75,7 @@ static void make_part(struct kvb_bridge *bridge, struct kvb_buf *room, uint64_t 
     struct bridge_checkpoints *all = bridge->checkpoints;
     struct kvb_checkpoint_progress made = { .is_last = false };
 
+    /* Given up: the parts before this one stay in a file that is never renamed. */
     if (kvb_checkpoint_step(&all->maker, items_a_turn, room, now_ns, &made) != KVB_OK) {
         return;
     }
@@ -106,6 +109,7 @@ static void take_outcome(struct kvb_bridge *bridge, uint64_t now_ns)
     }
     if (outcome == KVB_OK) {
         kvb_bridge_count(bridge->shown, kvb_bridge_checkpoints_written, 1);
+        /* KVB_CLOSED: it became void while it was written, which is no failure of the disk. */
     } else if (outcome != KVB_CLOSED) {
         say_failed(bridge, &why, now_ns);
     }
@@ -123,6 +127,7 @@ static void save_part(struct kvb_bridge *bridge, uint64_t now_ns)
         begin_next(bridge, now_ns);
     }
     if (all->maker.stage == KVB_CHECKPOINT_MAKING) {
+        /* None while the disk is slow: engines must not wait for it, the checkpoint can. */
         struct kvb_buf *room = kvb_checkpoint_store_room(all->store);
         if (room) {
             make_part(bridge, room, now_ns);
@@ -164,6 +169,7 @@ void kvb_bridge_save_all(struct kvb_bridge *bridge)
         return;
     }
     all->is_stopping = true;
+    /* Before the hurry below, which makes the stream of the one that is given up due again. */
     kvb_checkpoint_give_up(&all->maker, began_ns);
     for (size_t i = 0; i < bridge->membership->rank_count; i++) {
         kvb_checkpoint_hurry(&bridge->membership->ranks[i]->checkpoint, began_ns);
@@ -216,6 +222,7 @@ void kvb_bridge_restore_rank(struct kvb_bridge *bridge, struct bridge_rank *rank
     rank->checkpoint_name = kvb_checkpoint_name_of(home, rank->worker_id, rank->dp_rank);
     kvb_status status =
         kvb_checkpoint_file_open(bridge->checkpoints->store, &rank->checkpoint_name, &file);
+    /* A new stream, or one whose checkpoint was voided: no reason for a warning. */
     if (status == KVB_NOT_FOUND) {
         return;
     }
@@ -236,6 +243,7 @@ void kvb_bridge_restore_rank(struct kvb_bridge *bridge, struct bridge_rank *rank
 void kvb_bridge_drop_checkpoint(struct bridge_checkpoints *checkpoints, struct bridge_rank *rank)
 {
     if (checkpoints->store) {
+        /* The maker first: it must not touch a stream that is about to be freed. */
         kvb_checkpoint_forget(&checkpoints->maker, &rank->checkpoint);
         kvb_checkpoint_store_void(checkpoints->store, &rank->checkpoint_name);
     }

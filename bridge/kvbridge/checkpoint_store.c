@@ -85,6 +85,7 @@ static void begin_file(struct kvb_checkpoint_store *store)
         (void)close(store->file_fd); /* a checkpoint that was never finished */
     }
     store->status = KVB_OK;
+    /* O_NOFOLLOW: a link of that name must not lead the writing out of the directory. */
     store->file_fd = openat(
         store->directory_fd, path_of(path, &store->name, ".new"),
         O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
@@ -122,6 +123,8 @@ static void put_file_in_place(struct kvb_checkpoint_store *store)
     const int old_fd =
         openat(store->directory_fd, path_of(to, &store->name, ""), O_PATH | O_NOFOLLOW | O_CLOEXEC);
 
+    /* The work renames under the same lock: it sees is_void, or its file is in place and is
+     * moved. */
     (void)pthread_mutex_lock(&store->lock);
     if (store->is_void && store->status == KVB_OK) {
         store->status = KVB_CLOSED;
@@ -151,7 +154,9 @@ static void end_file(struct kvb_checkpoint_store *store)
         (void)close(store->file_fd); /* fsync has reported any error */
         store->file_fd = -1;
     }
+    /* After the data: a crash leaves the old file or the whole new one under NAME, never a part. */
     put_file_in_place(store);
+    /* The predecessor that was voided, if the sweep has not met it yet. */
     (void)unlinkat(store->directory_fd, path_of(path, &store->name, ".void"), 0);
     if (store->status == KVB_OK && fsync(store->directory_fd) != 0) {
         fail_write(store, "flush the checkpoint directory to the disk");
@@ -176,6 +181,7 @@ static void write_buffer(struct kvb_checkpoint_store *store)
         store->outcome = store->status;
         store->outcome_detail = store->detail;
     }
+    /* Together with the outcome: the owner takes a free buffer for the end of the writing. */
     store->is_full = false;
     (void)pthread_cond_broadcast(&store->changed);
     (void)pthread_mutex_unlock(&store->lock);
@@ -246,6 +252,7 @@ static uint64_t store_turn(void *context, uint64_t now_ns)
     struct kvb_checkpoint_store *store = context;
 
     (void)pthread_mutex_lock(&store->lock);
+    /* What comes after this look wakes the job again. */
     const bool has_work = store->is_full || store->is_directory_changed;
     (void)pthread_mutex_unlock(&store->lock);
     if (!has_work || kvb_job_is_working(store->job)) {
@@ -285,6 +292,7 @@ void kvb_checkpoint_store_push(
     (void)pthread_mutex_lock(&store->lock);
     store->name = *name;
     store->parts = parts;
+    /* A new checkpoint begins unvoided; a further part does not forget that it was voided. */
     store->is_void = store->is_void && !(parts & KVB_CHECKPOINT_FIRST);
     store->is_full = true;
     (void)pthread_mutex_unlock(&store->lock);
@@ -392,6 +400,7 @@ static kvb_status lock_directory(int fd, const char *directory, struct kvb_detai
     if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
         return KVB_OK;
     }
+    /* Read before anything else can change errno. */
     const bool is_held = errno == EWOULDBLOCK;
     kvb_detail_set(
         detail, "checkpoint: %s: %s: give each kvbridge a directory of its own", directory,

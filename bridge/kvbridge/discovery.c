@@ -150,6 +150,7 @@ static void drop_target(struct kvb_discovery *discovery, size_t at)
     const size_t last = --discovery->target_count;
     struct target *moved = discovery->targets[last];
 
+    /* By its own source and spec: these two must be those with which it was entered. */
     kvb_id_table_remove(
         &discovery->by_id, hash_of_target(target->source, target->spec), (uint32_t)at);
     if (moved != target) {
@@ -198,6 +199,7 @@ drop_targets(struct kvb_discovery *discovery, uint32_t source, const struct kvb_
         const struct target *target = discovery->targets[i];
         const struct kvb_listed_worker *listed =
             target->source == source ? kvb_worker_list_find(list, target->spec) : NULL;
+        /* A worker with the same id and other addresses is another one, and is asked anew. */
         if (target->source == source &&
             (!listed || !kvb_worker_specs_are_same(listed->spec, target->spec))) {
             drop_target(discovery, i);
@@ -214,6 +216,7 @@ static void take_target_list(struct kvb_discovery *discovery, uint32_t source)
     if (!discovery->is_new[source]) {
         return;
     }
+    /* First, so that the places of those that leave are free for those that come. */
     drop_targets(discovery, source, list);
     for (size_t i = 0; i < list->count && status == KVB_OK; i++) {
         struct kvb_worker_spec *spec = list->items[i].spec;
@@ -256,6 +259,7 @@ static void say_trouble(struct target *target, const char *trouble, const struct
     if (!kvb_log_backoff_due(&target->backoff, kvb_clock_monotonic_ns()) && !is_other) {
         return;
     }
+    /* The URL may contain a password, which no log may show. */
     char shown[kvb_url_shown_bytes];
 
     kvb_detail_set(&target->said, "%s", trouble);
@@ -396,10 +400,13 @@ static void end_target_fetch(void *context, const struct kvb_fetch_end *end)
 
     target->fetch = NULL; /* the fetcher has freed it */
     target->is_due = true;
+    /* The next turn sends the further request; nothing is decided before its answer. */
     if (ask_info(target, end) || (!target->asks_info && try_next_page(target, end))) {
         return;
     }
     if (target->asks_info) {
+        /* The sockets came with the first answer.  A failed second one only leaves the speculation
+         * unknown. */
         target->asks_info = false;
         take_info(target, end->outcome == KVB_FETCH_OK);
         status = decode_sources(target, &why);
@@ -408,6 +415,7 @@ static void end_target_fetch(void *context, const struct kvb_fetch_end *end)
     } else if (end->outcome == KVB_FETCH_OK) {
         target->speculation = KVB_SPECULATION_UNKNOWN; /* SGLang */
         status = decode_sources(target, &why);
+        /* Neither page: an older engine, or one of another make. */
     } else if (end->code == http_not_found) {
         target->speculation = KVB_SPECULATION_UNKNOWN;
         status = use_own_addresses(target, &why);
@@ -418,6 +426,7 @@ static void end_target_fetch(void *context, const struct kvb_fetch_end *end)
                 ? "set discover_token_file to a file with its API key"
                 : "it does not accept the key in discover_token_file");
     }
+    /* From vLLM's page on again: the engine may have been replaced by a newer one. */
     target->page = 0;
     if (status != KVB_OK) {
         say_trouble(target, trouble_of(end, &why), &why);
@@ -458,6 +467,7 @@ static void end_answer(struct target *target)
         say_trouble(target, answer->why.text, &answer->why);
         return;
     }
+    /* Quiet from now on: only a hint, or another spec, has it asked again. */
     target->is_due = false;
     say_found(target, answer->hash, answer->ranks);
 }
@@ -476,6 +486,7 @@ static kvb_status begin_to_give(struct kvb_discovery *discovery)
     if (!discovery->given || kvb_job_work(discovery->job, give_answers) == KVB_OK) {
         return KVB_OK;
     }
+    /* No thread: they wait as they were, or nothing would ever end them. */
     for (; discovery->given; discovery->given = discovery->given->next_given) {
         discovery->given->answer.state = ANSWER_READY;
     }
@@ -515,6 +526,7 @@ static void start_target_fetch(struct target *target, uint64_t now_ns)
     (void)snprintf(
         url, sizeof url, "%.*s%s", (int)(len - has_slash), target->spec->discover,
         target->asks_info ? info_path : pages[target->page].path);
+    /* Before it is known whether it can be started at all: else a failure would repeat at once. */
     (void)kvb_backoff_fail(&target->requests, &between_requests, now_ns); /* until it answers */
     target->is_due = false;
     kvb_buf_reset(target->asks_info ? &target->info : &target->body);
@@ -563,6 +575,7 @@ static uint64_t discovery_turn(void *context, uint64_t now_ns)
             take_target_list(discovery, source);
         }
         (void)pthread_mutex_unlock(&discovery->lock);
+        /* After the lists: of a worker that has left no answer is given. */
         if (begin_to_give(discovery) != KVB_OK) {
             due_ns = now_ns + retry_ns;
         }
@@ -578,6 +591,7 @@ static void end_discovery(void *context)
 {
     struct kvb_discovery *discovery = context;
 
+    /* Here, because libcurl belongs to the control thread; the targets are freed later. */
     for (size_t i = 0; i < discovery->target_count; i++) {
         kvb_fetch_cancel(discovery->targets[i]->fetch);
         discovery->targets[i]->fetch = NULL;
@@ -620,6 +634,7 @@ void kvb_discovery_stop(struct kvb_discovery *discovery)
     }
     (void)pthread_mutex_lock(&discovery->lock);
     struct kvb_job *job = discovery->job;
+    /* The ingest thread still gives hints: they must not wake a job that is being removed. */
     discovery->is_stopping = true; /* nobody wakes it any more */
     (void)pthread_mutex_unlock(&discovery->lock);
     kvb_job_remove(job);
@@ -671,6 +686,7 @@ kvb_status kvb_discovery_set(
     discovery->is_new[source] = true;
     wake(discovery);
     (void)pthread_mutex_unlock(&discovery->lock);
+    /* Not under the lock: it may be long, and the ingest thread takes the lock for a hint. */
     kvb_worker_list_done(&former);
     return KVB_OK;
 }

@@ -132,6 +132,7 @@ static kvb_status list_members(struct kvb_dns_list *list)
     };
     struct kvb_worker_spec member = *defaults->spec;
 
+    /* The id follows from the address, because `defaults` can name none. */
     member.is_id_made = true;
     for (size_t i = 0; i < list->members.count; i++) {
         const kvb_status added =
@@ -170,6 +171,7 @@ static void rest(struct kvb_dns_list *list, uint64_t now_ns)
 
 static void begin_to_give(struct kvb_dns_list *list, uint64_t now_ns)
 {
+    /* Until the bridge has taken all of it, the same members are given again. */
     list->is_settled = false;
     list->state = dns_list_giving;
     list->result = (struct kvb_membership_result){ 0 };
@@ -206,6 +208,7 @@ static void take_result(
     if ((result == KVB_DNS_OK || result == KVB_DNS_NO_NAME) &&
         kvb_dns_members_answered(&list->members, found, &has_changed) == KVB_OK) {
         atomic_store(&list->member_count, list->members.count);
+        /* An unchanged answer does not disturb the ingest thread. */
         if (has_changed || !list->is_settled) {
             begin_to_give(list, now_ns);
             return;
@@ -219,6 +222,7 @@ static void look(struct kvb_dns_list *list, uint64_t now_ns)
     KVB_OWN(kvb_dns_members_done) struct kvb_dns_members found = { 0 };
     enum kvb_dns_result result = KVB_DNS_FAILURE;
 
+    /* No memory or no thread counts as a failed look-up, which changes no member. */
     if (!list->lookup &&
         kvb_lookup_start(list->options.config->name, KVB_LOOKUP_MEMBERS, &list->lookup) != KVB_OK) {
         take_result(list, KVB_DNS_FAILURE, &found, now_ns);
@@ -242,6 +246,7 @@ static uint64_t dns_list_turn(void *context, uint64_t now_ns)
         (list->state == dns_list_resting && now_ns >= list->next_ns)) {
         look(list, now_ns);
     }
+    /* While it gives, the end of the work brings the next turn. */
     return list->state == dns_list_giving    ? UINT64_MAX
            : list->state == dns_list_looking ? now_ns + look_ns
                                              : list->next_ns;
@@ -259,6 +264,7 @@ kvb_dns_list_start(const struct kvb_dns_list_options *options, struct kvb_dns_li
         return KVB_NO_MEMORY;
     }
     list->options = *options;
+    /* No list was given yet, and none is missing while there are no members. */
     list->is_settled = true;
     list->said = KVB_DNS_RESULT_COUNT; /* nothing yet */
     const kvb_status status = kvb_job_add(options->control, &job, &list->job);

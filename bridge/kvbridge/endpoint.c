@@ -78,6 +78,8 @@ kvb_status kvb_endpoint_for_rank(const char *base, uint32_t rank, char out_text[
     char text[kvb_endpoint_bytes];
     int len = 0;
 
+    /* Refuses an ipc:// address of any rank but 0, so what is left for the last case is
+     * inproc://. */
     KVB_TRY(kvb_endpoint_range_of(base, rank, 1, &range, NULL));
     if (rank == 0) {
         len = snprintf(text, sizeof text, "%s", base);
@@ -178,6 +180,7 @@ bool kvb_endpoint_range_clashes(
 uint64_t kvb_endpoint_range_hash(const struct kvb_endpoint_range *range)
 {
     const struct kvb_endpoint *base = &range->base;
+    /* All names of this host hash alike, because is_same_place() takes them for one. */
     const bool is_here = base->scheme == KVB_ENDPOINT_TCP && kvb_endpoint_is_this_host(base->place);
     const kvb_span place = is_here ? (kvb_span){ (const uint8_t *)"*", 1 } : base->place;
 
@@ -205,6 +208,7 @@ bool kvb_endpoint_is_host_name(const struct kvb_endpoint *endpoint)
     struct in_addr address;
 
     (void)snprintf(text, sizeof text, "%.*s", (int)host.len, (const char *)host.data);
+    /* libzmq takes the name of a network interface, too. */
     return endpoint->scheme == KVB_ENDPOINT_TCP && text[0] != '[' &&
            !kvb_endpoint_is_everywhere(host) && inet_pton(AF_INET, text, &address) != 1 &&
            if_nametoindex(text) == 0;
@@ -222,6 +226,7 @@ kvb_span kvb_endpoint_host_of_url(const char *url)
     const char *at = memrchr(begin, '@', authority); /* a name and a password before it */
     const char *host = at ? at + 1 : begin;
     const size_t max = authority - (size_t)(host - begin);
+    /* The colons of an IPv6 address do not begin a port. */
     const char *bracket = host[0] == '[' ? memchr(host, ']', max) : NULL;
     const size_t len = bracket ? (size_t)(bracket - host) + 1 : strcspn(host, ":/?#");
     return (kvb_span){ (const uint8_t *)host, len < max ? len : max };

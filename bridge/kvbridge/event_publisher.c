@@ -62,6 +62,7 @@ static kvb_status send_json(struct kvb_event_publisher *publisher)
     publisher->events += has_protobuf(publisher) ? 0 : sent; /* counted there already */
     publisher->messages += sent;
     publisher->bytes += sent > 0 ? publisher->ends[sent - 1] : 0;
+    /* Also after a failure: what was not sent is lost, and the ids show readers the gap. */
     publisher->end_count = 0;
     kvb_buf_reset(&publisher->texts);
     return status;
@@ -95,6 +96,7 @@ add_json(struct kvb_event_publisher *publisher, const struct kvb_router_batch *b
         KVB_TRY(turn_to_subject(publisher, is_of_window(event)));
         KVB_TRY(kvb_router_json_encode(batch, at, &publisher->texts));
         publisher->ends[publisher->end_count++] = publisher->texts.len;
+        /* After the text was added: one event may exceed the limit by its own length. */
         if (publisher->end_count == kvb_publisher_waiting_messages ||
             publisher->texts.len >= kvb_publisher_waiting_bytes) {
             KVB_TRY(send_json(publisher));
@@ -122,6 +124,8 @@ static size_t events_that_fit(const struct kvb_router_batch *batch, size_t at, s
     while (end < batch->event_count) {
         /* an event itself counts as a block: its id and kind need space in columns */
         blocks += batch->events[end].block_count + 1;
+        /* An event above the limit goes alone: kvb_bus_publish() says whether the server takes it.
+         */
         if (blocks > max_blocks && end > at) {
             break;
         }
@@ -141,6 +145,7 @@ send_protobuf(struct kvb_event_publisher *publisher, const struct kvb_router_bat
         KVB_TRY(kvb_router_proto_encode(batch, at, count, &publisher->message));
         KVB_TRY(kvb_bus_publish(
             publisher->bus, publisher->protobuf_subject, kvb_buf_span(&publisher->message)));
+        /* After each message, because a later one may fail. */
         publisher->events += count;
         publisher->messages++;
         publisher->bytes += publisher->message.len;
@@ -162,6 +167,7 @@ static kvb_status send_what_waits(struct kvb_event_publisher *publisher)
     while (waiting->count > 0) {
         const size_t lent =
             kvb_event_log_lend(waiting->log, waiting->number, waiting->count, &part);
+        /* The log has dropped some of them: the caller makes the stream lost. */
         if (lent == 0) {
             return KVB_AGAIN;
         }
@@ -216,6 +222,7 @@ static kvb_status add_protobuf(
     struct kvb_waiting_events *waiting = &publisher->waiting;
     const size_t weight = batch_weight(batch);
 
+    /* First what waits, so that ids leave in their order. */
     if (waiting->count > 0 && (waiting->weight + weight > kvb_publisher_waiting_blocks ||
                                !follows(waiting, batch, log))) {
         KVB_TRY(send_what_waits(publisher));
@@ -249,6 +256,7 @@ kvb_status kvb_event_publisher_add(
     if (has_protobuf(publisher)) {
         status = add_protobuf(publisher, batch, log);
     }
+    /* Not after a failure: the stream counts as lost in both formats. */
     if (status == KVB_OK && has_json(publisher)) {
         status = add_json(publisher, batch);
     }

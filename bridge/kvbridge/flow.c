@@ -26,6 +26,7 @@ void kvb_bridge_begin_run(struct bridge_ingest *ingest)
         (struct bridge_run){ .began_ns = kvb_clock_monotonic_ns(), .wall_us = kvb_clock_wall_us() };
     ingest->server.clock_ns = ingest->run.began_ns;
     ingest->server.wall_us = ingest->run.wall_us;
+    /* A run without live batches must not find those of the one before. */
     ingest->received.count = 0;
 }
 
@@ -70,6 +71,8 @@ static struct kvb_stream_input read_batch(
 
     if (kvb_engine_batch_decode_further(batch->payload, rank->habits, events) != KVB_OK) {
         count(bridge, kvb_bridge_payloads_refused, 1);
+        /* The stream needs its number all the same: an unreadable batch is a gap that it knows
+         * of. */
         input.batch = NULL;
         return input;
     }
@@ -81,6 +84,7 @@ static struct kvb_stream_input read_batch(
         count(bridge, kvb_bridge_unknown_media, events->unknown_media);
         kvb_event_batch_place_unknown(events, rank->unknown_medium);
     }
+    /* Prefetches only: the batches before it are not applied yet, and may change what it means. */
     kvb_stream_expect(rank->served.stream, events);
     return input;
 }
@@ -137,8 +141,6 @@ struct kvb_link_report kvb_bridge_read_monitor(struct kvb_bridge *bridge, struct
     return (struct kvb_link_report){ .was_lost = link.was_lost, .is_up = link.is_up };
 }
 
-/* Each batch is decoded before its predecessor is applied: decoding prefetches the memory that
- * applying needs, which arrives meanwhile. */
 bool kvb_bridge_next_batch(
     struct kvb_bridge *bridge, struct bridge_rank *rank, struct kvb_stream_input *out_input)
 {
@@ -149,6 +151,8 @@ bool kvb_bridge_next_batch(
     if (at == received->count) {
         return false;
     }
+    /* Each batch is decoded before its predecessor is applied: decoding prefetches the memory that
+     * applying needs, which arrives meanwhile.  The first call of a run decodes two. */
     for (size_t ahead = at == 0 ? 0 : at + 1; ahead <= at + 1 && ahead < received->count; ahead++) {
         received->inputs[ahead % 2] =
             read_batch(bridge, rank, &received->batches[ahead], &ingest->batches[ahead % 2]);
@@ -162,7 +166,6 @@ bool kvb_bridge_next_batch(
 
 /* ---- Replies ---- */
 
-/* Replies are moved out of libzmq at the first one that a run reads, and at its end. */
 enum kvb_serve_reply kvb_bridge_next_reply(
     struct kvb_bridge *bridge, struct bridge_rank *rank, struct kvb_stream_input *out_input)
 {
@@ -170,6 +173,7 @@ enum kvb_serve_reply kvb_bridge_next_reply(
     enum kvb_source_reply kind = KVB_REPLY_END;
     struct kvb_source_batch batch = { .seq = 0 };
 
+    /* Replies are moved out of libzmq at the first one that a run reads, and at its end. */
     if (ingest->run.replies_until_ns == 0) {
         kvb_source_replay_drain(rank->source);
         ingest->run.replies_until_ns = kvb_clock_monotonic_ns() + replies_turn_ns;
@@ -185,6 +189,7 @@ enum kvb_serve_reply kvb_bridge_next_reply(
     if (status != KVB_OK) {
         return KVB_SERVE_NO_REPLY;
     }
+    /* A cut is the bridge's own, and shows nothing of how the engine writes replies. */
     if (kind != KVB_REPLY_CUT) {
         kvb_stream_note_reply_form(rank->served.stream, batch.has_topic);
     }
@@ -203,6 +208,7 @@ enum kvb_serve_reply kvb_bridge_next_reply(
 kvb_status kvb_bridge_publish_events(
     struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_router_batch *events)
 {
+    /* Before the first of them leaves: a checkpoint of another epoch must not survive it. */
     kvb_bridge_telling_epoch(bridge, rank, &events->epoch);
     return kvb_event_publisher_add(
         &bridge->publisher->events, events, kvb_stream_log(rank->served.stream));
@@ -216,6 +222,7 @@ static void show_link_trouble(struct bridge_rank *rank, const char *why)
 {
     struct rank_trouble *trouble = &rank->trouble;
 
+    /* What is known of an unreachable engine says more, and stays. */
     if (!trouble->is_unreachable && (why[0] != '\0' || trouble->why.text[0] != '\0')) {
         kvb_detail_set(&trouble->why, "%s", why);
     }
@@ -246,6 +253,8 @@ void kvb_bridge_tend_link(struct kvb_bridge *bridge, struct bridge_rank *rank, u
         kvb_metric_add(&bridge->shown->metrics, kvb_bridge_addresses_refused, 1);
     }
     show_link_trouble(rank, status == KVB_OK ? "" : reason);
+    /* Renewals repeat for as long as the engine is away; the log tells of fewer and fewer of
+     * them. */
     if (status == KVB_AGAIN || !kvb_log_backoff_due(&rank->renewal_log, now_ns)) {
         return;
     }

@@ -57,6 +57,7 @@ static void answer_ready(
     if (cause) {
         kvb_detail_set(&why, "%s", cause);
     }
+    /* Only a bridge that is ready at all is asked for its share. */
     if (!why.text[0] &&
         kvb_exact_share_refuses(&bridge->shown->share, request->parameters, answer)) {
         return;
@@ -191,6 +192,7 @@ static kvb_status make_worker(
     out->first_rank = who->dp_rank;
     out->ranks = 1;
     out->has_own_addresses = true;
+    /* No operator has named them: metadata services of clouds are refused there. */
     out->has_foreign_addresses = true;
     out->discover = ""; /* the body has named the addresses */
     out->events = who->endpoint;
@@ -208,6 +210,7 @@ static kvb_status make_worker(
                                   ? out->facts.address
                                   : defaults->facts.tokenize;
     }
+    /* Last: it is a hash of the addresses that were settled above. */
     if (out->is_id_made) {
         out->id = kvb_worker_id_of_address(out);
     }
@@ -292,6 +295,7 @@ static kvb_status remove_workers(
             KVB_TRY(kvb_worker_list_add_listed(&list, &former->items[i]));
         }
     }
+    /* Nothing was registered under this id: the answer says whether another source has it. */
     return list.count < former->count ? replace_list(bridge, &list, result)
                                       : kvb_bridge_find_source(bridge, choice, result);
 }
@@ -340,6 +344,8 @@ static void answer_register_request(
         refuse_registration(answer, status, true, &result.why);
         return;
     }
+    /* Held until the ingest thread has answered: a second request changes the list that the first
+     * has made. */
     (void)pthread_mutex_lock(&registered->lock);
     status = add_worker(bridge, &worker, &result);
     (void)pthread_mutex_unlock(&registered->lock);

@@ -79,6 +79,8 @@ static kvb_status check_kube_key(const char *path, const char *pem_text, struct 
         KVB_TRY(kvb_secret_file_read(path, KVB_FILE_PRIVATE, text, sizeof text, NULL, detail));
     }
     const char *key = path[0] != '\0' ? text : pem_text;
+    /* Both forms of an encrypted key have the word in their PEM: that of PKCS #8 and that of
+     * OpenSSL. */
     const bool is_encrypted = key && strstr(key, "ENCRYPTED");
     explicit_bzero(text, sizeof text);
     if (is_encrypted) {
@@ -128,6 +130,7 @@ static kvb_status load_kubeconfig(struct kvb_kube_access *access, struct kvb_det
     (void)snprintf(
         new.token, sizeof new.token, "%s",
         of->token[0] != '\0' ? of->token : token_until_read(access, &new));
+    /* Only now, because token_until_read() has compared it with the old one. */
     kvb_kube_access_close(access);
     *access = new;
     explicit_bzero(new.token, sizeof new.token);
@@ -190,6 +193,7 @@ static kvb_status find_own_cluster(struct kvb_kube_access *access, struct kvb_de
     const char *host = secure_getenv("KUBERNETES_SERVICE_HOST");
     const char *port = secure_getenv("KUBERNETES_SERVICE_PORT");
 
+    /* KVB_IO: a later turn tries again, and the state of the source says why meanwhile. */
     if (!host || host[0] == '\0') {
         kvb_detail_set(
             detail, "this is not a pod, because KUBERNETES_SERVICE_HOST is not set: set "
@@ -227,6 +231,8 @@ kvb_status kvb_kube_access_renew(struct kvb_kube_access *access, struct kvb_deta
 {
     const bool has_kubeconfig = access->config && access->config->kubeconfig[0] != '\0';
     const kvb_status loaded = has_kubeconfig ? load_kubeconfig(access, detail) : KVB_OK;
+    /* The token also when the kubeconfig cannot be read: the one in use has its own file, and
+     * expires. */
     const kvb_status status = renew_token(access, loaded == KVB_OK ? detail : NULL);
 
     return loaded != KVB_OK ? loaded : status;
