@@ -91,6 +91,7 @@ static const char *env_of(struct reader *reader, kvb_span name, bool *out_is_the
         if (kvb_span_is(name, kvb_json_member_text(one, "name"))) {
             struct json_object *value = kvb_json_member(one, "value");
             *out_is_there = true;
+            /* An empty value may be left out; that of a secret or a field is in no pod object. */
             return json_object_is_type(value, json_type_string) ? json_object_get_string(value)
                    : kvb_json_member(one, "valueFrom")          ? NULL
                                                                 : "";
@@ -135,6 +136,7 @@ static kvb_status expand_reference(
         return KVB_NOT_FOUND;
     }
     *text = end + 1;
+    /* Variables that name each other end here, and are not known. */
     if (!value || depth == max_nested_values) {
         *is_known = false;
         return KVB_OK;
@@ -143,14 +145,14 @@ static kvb_status expand_reference(
 }
 
 /* As the kubelet does before it starts a container: $(NAME) is replaced where the pod sets NAME,
- * and
- * "$$(" is "$(".  What else begins with "$(" is left for the shell, if there is one. */
+ * and "$$(" is "$(".  What else begins with "$(" is left for the shell, if there is one. */
 static kvb_status expand_references(
     struct reader *reader, const char *text, unsigned depth, struct kvb_buf *out, bool *is_known)
 {
     while (*text != '\0') {
         const kvb_status status = expand_reference(reader, &text, depth, out, is_known);
         if (status == KVB_NOT_FOUND) {
+            /* Of "$$(" the first dollar is dropped, and the second one begins no reference. */
             text += strncmp(text, "$$(", 3) == 0;
             KVB_TRY(kvb_buf_append(out, text, 1));
             text++;
@@ -203,6 +205,7 @@ static kvb_status end_word(struct shell *shell)
     const bool is_target = shell->is_target;
     const bool is_document = shell->is_document;
     shell->has_word = shell->is_target = shell->is_document = false;
+    /* A file is no word of the command; only the mark of a here-document is needed again. */
     if (is_target) {
         if (is_document) {
             KVB_TRY(kvb_buf_append(&shell->word, "", 1));
@@ -259,6 +262,7 @@ static kvb_status end_command(struct shell *shell)
                                          "fi", "while", "until", "do", "done", "export", NULL };
 
     KVB_TRY(end_word(shell));
+    /* It borrows the words: shell->list frees them. */
     struct list rest = shell->list;
     while (rest.count > 0) {
         struct reader *reader = shell->reader;
@@ -330,6 +334,7 @@ static kvb_status find_variable(struct reader *reader, kvb_span name, struct fou
 {
     *found = (struct found){ .value = { .ceiling = max_text_bytes }, .is_known = true };
     reader->steps += reader->variable_count;
+    /* The newest assignment counts, and comes before the container's variable. */
     for (size_t i = reader->variable_count; i-- > 0;) {
         const struct variable *one = &reader->variables[i];
         if (kvb_span_is(name, command_text(reader, one->name))) {
@@ -340,6 +345,7 @@ static kvb_status find_variable(struct reader *reader, kvb_span name, struct fou
         }
     }
     const char *value = env_of(reader, name, &found->is_there);
+    /* A variable that the pod does not set may come from the image. */
     found->is_known = value != NULL;
     if (value) {
         KVB_TRY(expand_references(reader, value, 0, &found->value, &found->is_known));
@@ -416,6 +422,7 @@ static kvb_status add_braced(struct shell *shell, bool is_quoted)
         kvb_buf_reset(&found.value);
         KVB_TRY(kvb_buf_append(&found.value, more + 1, (size_t)(end - 1 - (more + 1))));
         KVB_TRY(kvb_buf_append(&found.value, "", 1));
+        /* A default is taken as it stands, or not at all. */
         found.is_known = !strpbrk((const char *)found.value.data, "$`\"'\\");
     }
     if (!found.is_known) {
@@ -446,6 +453,7 @@ static kvb_status add_dollar(struct shell *shell, bool is_quoted)
     }
     if (len == 0) {
         if (*next != '\0' && strchr("#?-$!", *next)) {
+            /* Only the running shell knows $?, $$ and the like. */
             return not_known(shell, next + 1);
         }
         shell->at++;
@@ -530,10 +538,12 @@ static kvb_status take_redirection(struct shell *shell)
     if (shell->at[1] == '(') { /* <(...) */
         return not_known(shell, skip_nested(shell->at + 1, '(', ')'));
     }
+    /* "<<<" is followed by a word, not by a document. */
     shell->is_document = strncmp(shell->at, "<<", 2) == 0 && shell->at[2] != '<';
     while (*shell->at == '<' || *shell->at == '>') {
         shell->at++;
     }
+    /* What is left of ">&", ">|" and "<<-". */
     shell->at +=
         *shell->at == '&' || *shell->at == '|' || (shell->is_document && *shell->at == '-');
     shell->is_target = true;
@@ -564,6 +574,7 @@ static kvb_status take_operator(struct shell *shell)
         return take_redirection(shell);
     }
     KVB_TRY(end_word(shell));
+    /* A document begins after the line that announces it, whatever else that line has. */
     if (*shell->at == '\n' && shell->mark) {
         skip_document(shell);
     }
@@ -600,6 +611,7 @@ static kvb_status take_shell_byte(struct shell *shell)
     case '`':
         return not_known(shell, skip_backticks(shell->at));
     case '#':
+        /* It begins a comment, but within a word it is a byte like others. */
         if (!shell->has_word) {
             shell->at += strcspn(shell->at, "\n");
             return KVB_OK;
@@ -644,6 +656,7 @@ static size_t line_of_shell(const struct reader *reader, const struct list *list
     bool is_line = false;
     size_t at = 0;
 
+    /* Before the shell there may be exec, env and the like. */
     while (at < list->count &&
            !is_word_of(base_of(command_text(reader, list->words[at].at)), shells)) {
         at++;
@@ -689,9 +702,11 @@ static kvb_status run_list(struct reader *reader, const struct list *list, unsig
         KVB_OWN(kvb_buf_done) struct kvb_buf copy = { .ceiling = max_text_bytes };
         const char *text = command_text(reader, list->words[line].at);
         KVB_TRY(kvb_buf_append(&copy, text, strlen(text) + 1));
+        /* A line names its programs itself: no entry point of an image gets its words. */
         reader->is_bare = false;
         return run_shell_line(reader, (const char *)copy.data, &given, depth + 1);
     }
+    /* No shell, one of which the line is not known, or one that is nested too deep. */
     for (size_t i = 0; i < list->count; i++) {
         KVB_TRY(keep_word(reader, &list->words[i], i == 0));
     }
@@ -747,6 +762,7 @@ static kvb_status read_container(struct reader *reader, struct json_object *cont
     struct json_object *command = kvb_json_member(container, "command");
 
     reader->env = kvb_json_member(container, "env");
+    /* What a shell has set ends with its container. */
     reader->variable_count = 0;
     reader->is_bare = kvb_json_list_len(command) == 0;
     reader->is_engine =
@@ -787,11 +803,13 @@ kvb_status kvb_commands_read(struct json_object *containers, struct kvb_commands
         status = read_container(&reader, json_object_array_get_idx(containers, i));
     }
     free(reader.variables);
+    /* The text moves no more: addresses of words hold from here on. */
     for (size_t i = 0; i < out_commands->count; i++) {
         struct kvb_command_word *word = &out_commands->words[i];
         word->text = word->is_known ? command_text(&reader, word->at) : "";
     }
     mark_engines(out_commands);
+    /* A pod that has too much is judged by what was read of it. */
     return status == KVB_TOO_LARGE ? KVB_OK : status;
 }
 
@@ -829,6 +847,7 @@ static const char *option_of(const struct kvb_commands *commands, const char *na
     for (size_t i = 0; i < commands->count; i++) {
         const struct kvb_command_word *word = &commands->words[i];
         const char *rest = after_option(word->text, name);
+        /* Within the command the newest value counts. */
         if (value && word->is_first) {
             break; /* of the first command that has it */
         }
@@ -896,6 +915,7 @@ static const char *first_positional(const struct kvb_commands *commands, size_t 
         if (word->is_known && word->text[0] != '-') {
             return word->text;
         }
+        /* A word that is not known may be the model. */
         if (!word->is_known) {
             return NULL;
         }
@@ -922,6 +942,8 @@ static bool is_serve(const struct kvb_commands *commands, size_t at)
     if (strcmp(word->text, "serve") != 0) {
         return false;
     }
+    /* As a first word it is for the image's entry point: that needs a container without a
+     * command. */
     return word->is_first ? word->is_bare : names_engine(word[-1].text);
 }
 

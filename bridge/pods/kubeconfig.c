@@ -15,6 +15,7 @@ static void drop_document(yaml_document_t **document)
     if (!*document) {
         return;
     }
+    /* libyaml does not erase what it frees. */
     for (yaml_node_t *node = (*document)->nodes.start; node < (*document)->nodes.top; node++) {
         if (node->type == YAML_SCALAR_NODE) { /* a token or a key, maybe */
             explicit_bzero(node->data.scalar.value, node->data.scalar.length);
@@ -115,6 +116,7 @@ static kvb_status read_text(
     if (!is_filled(node)) {
         return KVB_OK;
     }
+    /* A NUL byte would cut a text short without a word. */
     if (node->type != YAML_SCALAR_NODE || node->data.scalar.length >= size ||
         memchr(node->data.scalar.value, '\0', node->data.scalar.length)) {
         kvb_detail_set(reading->detail, "%s: expected a text of at most %zu bytes", key, size - 1);
@@ -125,7 +127,6 @@ static kvb_status read_text(
     return KVB_OK;
 }
 
-/* EVP_DecodeBlock() accepts neither line ends within the text nor text without its padding. */
 static kvb_status decode_base64(const char *text, char **out)
 {
     const size_t len = strlen(text);
@@ -134,9 +135,11 @@ static kvb_status decode_base64(const char *text, char **out)
     if (!bytes) {
         return KVB_NO_MEMORY;
     }
+    /* EVP_DecodeBlock() accepts neither line ends within the text nor text without its padding. */
     const int got =
         len % 4 == 0 ? EVP_DecodeBlock(bytes, (const unsigned char *)text, (int)len) : -1;
     if (got <= 0) {
+        /* It may have decoded a part before it failed. */
         explicit_bzero(bytes, len);
         free(bytes);
         return KVB_BAD_CONFIG;
@@ -157,6 +160,7 @@ static kvb_status read_pem(
     }
     (void)snprintf(data_key, sizeof data_key, "%s-data", key);
     kvb_status status = read_text(reading, map, data_key, text, kvb_kubeconfig_pem_bytes);
+    /* What is in the file comes before the path of another one, as with kubectl. */
     if (status == KVB_OK && text[0] != '\0') {
         status = decode_base64(text, &out->text);
         if (status == KVB_BAD_CONFIG) {
@@ -165,6 +169,7 @@ static kvb_status read_pem(
     } else if (status == KVB_OK) {
         status = read_text(reading, map, key, out->path, sizeof out->path);
     }
+    /* It may be a private key. */
     explicit_bzero(text, kvb_kubeconfig_pem_bytes);
     free(text);
     return status;
@@ -196,6 +201,7 @@ static kvb_status refuse_keys(
         }
     }
     const yaml_node_t *insecure = value_of(reading->document, cluster, "insecure-skip-tls-verify");
+    /* Only `false` asks for nothing less than the default. */
     if (is_filled(insecure) && !is_scalar(insecure, "false")) {
         kvb_detail_set(
             reading->detail, "insecure-skip-tls-verify: the server's certificate is always "
@@ -266,6 +272,7 @@ read_kubeconfig(const struct kubeconfig_reading *reading, struct kvb_kubeconfig 
     struct kubeconfig_parts parts = { NULL, NULL };
 
     KVB_TRY(find_context_parts(reading, &parts, out));
+    /* Before the rest, so that the message names what is not supported. */
     KVB_TRY(refuse_keys(reading, parts.cluster, parts.user));
     KVB_TRY(read_text(reading, parts.cluster, "server", out->server, sizeof out->server));
     KVB_TRY(read_token_of(reading, parts.user, out));
@@ -291,6 +298,7 @@ kvb_kubeconfig_decode(kvb_span bytes, struct kvb_kubeconfig *out, struct kvb_det
         return KVB_BAD_CONFIG;
     }
     KVB_TRY(load_document(bytes, &document, detail));
+    /* From here on the texts are erased whatever comes. */
     loaded = &document;
     const struct kubeconfig_reading reading = { loaded, detail };
     const kvb_status status = read_kubeconfig(&reading, &config);

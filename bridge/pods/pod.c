@@ -187,6 +187,7 @@ uint64_t kvb_pod_name_hash(kvb_span name)
     uint64_t word = 0;
 
     for (size_t at = 0; at <= name.len; at++) {
+        /* As Rust hashes a string: 0xff follows its bytes. */
         const uint64_t byte = at < name.len ? name.data[at] : 0xff;
         word |= byte << (8 * (at % 8));
         if (at % 8 == 7) {
@@ -281,6 +282,7 @@ static void take_port(struct reading *reading, struct json_object *port)
     const uint64_t number = pod_number_of(port, "containerPort");
 
     for (size_t i = 0; name && is_port(number) && i < KVB_COUNT_OF(rows); i++) {
+        /* Of several ports of one name the first counts. */
         if (strcmp(name, rows[i].name) == 0 && *rows[i].port == 0) {
             *rows[i].port = (uint32_t)number;
         }
@@ -299,6 +301,7 @@ static void take_ports(struct reading *reading)
             struct json_object *ports =
                 kvb_json_member(json_object_array_get_idx(containers, i), "ports");
             for (size_t at = 0; at < kvb_json_list_len(ports); at++, seen++) {
+                /* What is beyond the limit is only counted. */
                 if (seen < kvb_max_pod_ports) {
                     take_port(reading, json_object_array_get_idx(ports, at));
                 }
@@ -348,6 +351,7 @@ static void settle_ports(struct reading *reading)
     struct kvb_pod *pod = reading->pod;
 
     take_ports(reading);
+    /* What the pod says comes before what is configured, and the preset is last. */
     pod->events_port =
         first_port(reading->events, 0, number_or(rules->events_port, preset->events));
     pod->replay_port =
@@ -417,8 +421,6 @@ static void read_object(struct json_object *object, struct kvb_speculative_confi
     };
 }
 
-/* An object that cannot be read leaves it open what the engine makes of it.  "", "None" and null
- * are none. */
 static enum kvb_speculation speculation_of_arguments(const struct kvb_commands *commands)
 {
     KVB_OWN(kvb_json_drop) struct json_object *object = NULL;
@@ -431,8 +433,10 @@ static enum kvb_speculation speculation_of_arguments(const struct kvb_commands *
     struct kvb_speculative_config config;
 
     bool is_given = read_dotted(commands, &config);
+    /* "", "None" and null are none. */
     if (!is_given && json && json[0] != '\0' && strcmp(json, "None") != 0) {
         const kvb_span text = { (const uint8_t *)json, strlen(json) };
+        /* An object that cannot be read leaves it open what the engine makes of it. */
         if (kvb_json_parse(text, &budget, &object) != KVB_OK) {
             return KVB_SPECULATION_UNDECIDED;
         }
@@ -468,6 +472,7 @@ static void settle_model(struct reading *reading)
         kind = "";
         model = kvb_commands_model(&reading->commands, &rule);
     }
+    /* Nothing names it, or what does is no name that can be published. */
     if (!is_model(model)) {
         kind = "";
         rule = "defaults.model";
@@ -481,13 +486,13 @@ static void settle_model(struct reading *reading)
     }
 }
 
-/* llm-d writes "both" or "prefill-decode" for an engine that does both. */
 static void settle_pod_role(struct reading *reading)
 {
     const char *role = tag_of(reading, reading->rules->role_label);
     enum kvb_worker_role found = KVB_ROLE_NONE;
 
     role = role ? role : tag_of(reading, reading->preset->role);
+    /* llm-d writes "both" or "prefill-decode" for an engine that does both. */
     if (role && kvb_worker_role_find(role, &found) != KVB_OK &&
         (strcmp(role, "prefill-decode") == 0 || strcmp(role, "encode-prefill-decode") == 0)) {
         found = KVB_ROLE_BOTH;
@@ -562,6 +567,7 @@ static void take_status(struct reading *reading)
     pod->facts.ready = ready_of(reading->status);
     pod->facts.restarts = restarts_of(reading->status);
     (void)copy_text(reading->spec, "nodeName", pod->facts.node, sizeof pod->facts.node);
+    /* The text becomes a part of endpoints and URLs. */
     if (!copy_text(reading->status, "podIP", pod->ip, sizeof pod->ip) || !is_pod_address(pod->ip)) {
         pod->ip[0] = '\0';
     }
@@ -632,6 +638,7 @@ static kvb_status parse_object(
                                       .containers = max_containers,
                                       .values = max_values };
 
+    /* So the splitter passes on an object that it has skipped. */
     if (json.len == 0) {
         return refuse_pod(
             KVB_POD_TOO_LARGE, out_refusal, detail, "the object is larger than 1 MiB");
@@ -691,9 +698,11 @@ static kvb_status read_pod(
     settle_model(&reading);
     settle_block_size(&reading);
     pod.facts.speculation_of_arguments = speculation_of_arguments(&reading.commands);
+    /* Nothing below reads the words. */
     kvb_commands_done(&reading.commands);
     settle_pod_role(&reading);
     take_pod_labels(&reading);
+    /* After the ports: the address has the one of HTTP. */
     take_status(&reading);
     pod.state = state_of(&reading, settle_id(&reading));
     *out_pod = pod;
@@ -744,6 +753,7 @@ kvb_status kvb_pod_line_decode(
 {
     KVB_OWN(kvb_json_drop) struct json_object *root = NULL;
 
+    /* First, because callers read it after an error, too. */
     memset(out_line, 0, sizeof *out_line);
     out_line->event = KVB_POD_EVENT_UNKNOWN;
     KVB_TRY(parse_object(json, &root, out_refusal, detail));
@@ -758,9 +768,11 @@ kvb_status kvb_pod_line_decode(
         take_error(object, out_line);
         return KVB_OK;
     }
+    /* Before the pod, so that the watch goes on after a pod that is refused. */
     (void)copy_text(
         kvb_json_member(object, "metadata"), "resourceVersion", out_line->version,
         sizeof out_line->version);
+    /* A bookmark has a version and no pod; of an unknown event only the version counts. */
     if (out_line->event >= KVB_POD_BOOKMARK) {
         return KVB_OK;
     }
@@ -785,6 +797,7 @@ kvb_pod_page_decode(kvb_span json, struct kvb_pod_page *out_page, struct kvb_det
             detail, "the answer is not a list of pods: check that the server is an API server");
         return KVB_BAD_INPUT;
     }
+    /* The watch after the list begins at this version. */
     if (!copy_text(metadata, "resourceVersion", page.version, sizeof page.version) ||
         (next && (strlen(next) >= sizeof page.next || !kvb_utf8_is_plain(next)))) {
         kvb_detail_set(

@@ -32,6 +32,7 @@ static kvb_status keep_byte(struct kvb_pod_splitter *splitter, uint8_t byte)
 {
     if (splitter->answer == KVB_POD_ANSWER_LIST && !splitter->is_in_object) {
         const kvb_status status = kvb_buf_append(&splitter->envelope, &byte, 1);
+        /* Told when the list is complete: its objects are passed on all the same. */
         splitter->has_envelope_failed |= status != KVB_OK;
         return status == KVB_TOO_LARGE ? KVB_OK : status;
     }
@@ -39,6 +40,7 @@ static kvb_status keep_byte(struct kvb_pod_splitter *splitter, uint8_t byte)
         return KVB_OK; /* white space between lines, or an object that is too large */
     }
     const kvb_status status = kvb_buf_append(&splitter->object, &byte, 1);
+    /* Up to its end; those after it are not affected. */
     splitter->is_skipped = status == KVB_TOO_LARGE;
     return status == KVB_TOO_LARGE ? KVB_OK : status;
 }
@@ -86,6 +88,7 @@ static void open_bracket(struct kvb_pod_splitter *splitter, uint8_t byte)
         splitter->object_depth = splitter->depth;
         kvb_buf_reset(&splitter->object);
     } else if (splitter->answer == KVB_POD_ANSWER_LIST && splitter->depth == 1 && byte == '[') {
+        /* At depth 1 the newest string is the key of this array. */
         splitter->is_in_items = is_items_key(splitter);
     }
     splitter->depth++;
@@ -94,6 +97,7 @@ static void open_bracket(struct kvb_pod_splitter *splitter, uint8_t byte)
 /* True: this bracket completes an object. */
 static bool close_bracket(struct kvb_pod_splitter *splitter)
 {
+    /* More brackets may be closed than were opened: whoever reads the parts refuses them. */
     splitter->depth -= splitter->depth > 0;
     if (splitter->is_in_object) {
         return splitter->depth == splitter->object_depth;
@@ -127,11 +131,13 @@ static kvb_status split_byte(
         return keep_byte(splitter, byte);
     case '{':
     case '[':
+        /* First, so that the bracket is kept as a byte of the object. */
         open_bracket(splitter, byte);
         return keep_byte(splitter, byte);
     case '}':
     case ']': {
         const bool is_complete = close_bracket(splitter);
+        /* The last byte of the object, so before the object is passed on. */
         KVB_TRY(keep_byte(splitter, byte));
         return is_complete ? pass_object(splitter, take, context) : KVB_OK;
     }
@@ -157,6 +163,7 @@ static size_t count_plain(const struct kvb_pod_splitter *splitter, kvb_span byte
 {
     size_t count = 0;
 
+    /* Outside of objects each byte counts, and so does the one behind a backslash. */
     if (!splitter->is_in_object || splitter->is_escaped) {
         return 0;
     }

@@ -73,6 +73,7 @@ static bool evict_relabelled(struct kvb_pods *pods)
 static kvb_status add_pod(struct kvb_pods *pods, uint32_t source, const struct kvb_pod *pod)
 {
     if (pods->count == kvb_max_workers && !evict_relabelled(pods)) {
+        /* A watch tells of the same pod again and again: after a list one stands for all. */
         pods->refused_now[source] += !pods->is_listed[source] || pods->refused_now[source] == 0;
         return KVB_TOO_LARGE;
     }
@@ -87,6 +88,7 @@ static kvb_status add_pod(struct kvb_pods *pods, uint32_t source, const struct k
         free(copy);
         return status;
     }
+    /* Searched only now, because an eviction moves the pods behind it. */
     const size_t at = find_place(pods, pod);
     memmove(
         (void *)&pods->pods[at + 1], (const void *)&pods->pods[at],
@@ -150,7 +152,9 @@ kvb_status kvb_pods_put(
         *out_change = KVB_POD_CHANGED;
         return KVB_OK;
     }
+    /* Another UID is another pod of this name. */
     const bool is_same_uid = strcmp(known->uid, new.uid) == 0;
+    /* A restarted container is a new run of the engine, even if nothing else has changed. */
     if (is_same_uid && new.facts.restarts > known->facts.restarts) {
         *out_change = KVB_POD_RESTARTED;
     } else {
@@ -167,9 +171,11 @@ enum kvb_pod_change kvb_pods_drop(struct kvb_pods *pods, uint32_t source, const 
     size_t at = 0;
     struct kvb_pod *known = find_pod(pods, pod, &at);
 
+    /* It has been replaced already, or another list has it. */
     if (!known || known->source != source || strcmp(known->uid, pod->uid) != 0) {
         return KVB_POD_SAME;
     }
+    /* It is deleted or has ended; else it runs on, and the selector passes it over. */
     if (pod->facts.is_draining || pod->state == KVB_POD_PHASE) {
         remove_pod(pods, at);
     } else {
@@ -245,6 +251,7 @@ static void settle_addresses(struct kvb_pod *const *taken, size_t count)
 
     for (size_t i = 1; i < count; i++) {
         struct kvb_pod *pod = taken[i];
+        /* Ports of `last` end before those of this pod, or the hosts differ. */
         if (strcmp(pod->ip, last->ip) != 0 || pod->events_port >= last->events_port + last->ranks) {
             last = pod;
         } else if (compare_ages(pod, last) > 0) {
@@ -263,9 +270,11 @@ kvb_status kvb_pods_settle(struct kvb_pods *pods)
     if (!taken) {
         return KVB_NO_MEMORY;
     }
+    /* All over again: the pod that kept another one out may be gone. */
     for (size_t i = 0; i < pods->count; i++) {
         pods->pods[i]->verdict = pods->pods[i]->state;
     }
+    /* Addresses first: a pod whose address was reused has ended, and must not keep its id. */
     size_t count = list_taken(pods, taken);
     qsort((void *)taken, count, sizeof(struct kvb_pod *), compare_pod_addresses);
     settle_addresses(taken, count);

@@ -69,6 +69,7 @@ void kvb_watch_line(struct kvb_watch *watch, const char *version)
     watch->failures = watch->gones = watch->refusals = (struct kvb_backoff){ 0 };
     watch->is_gone = false;
     watch->away_ns = 0;
+    /* A line without a version leaves the newest one. */
     if (version[0] != '\0') {
         (void)snprintf(watch->page.version, sizeof watch->page.version, "%s", version);
     }
@@ -119,6 +120,7 @@ wait_of(struct kvb_watch *watch, enum pause pause, uint32_t retry_after_s, uint6
     if (pause == pause_failed) {
         wait_ns = jitter(watch, kvb_backoff_fail(&watch->failures, &between_requests, now_ns));
     } else if (pause == pause_gone) {
+        /* A version may expire at any time: only one after another costs a pause. */
         wait_ns = watch->is_gone
                       ? jitter(watch, kvb_backoff_fail(&watch->gones, &between_requests, now_ns))
                       : 0;
@@ -131,14 +133,14 @@ wait_of(struct kvb_watch *watch, enum pause pause, uint32_t retry_after_s, uint6
     return wait_ns > at_least_s * KVB_NS_PER_S ? wait_ns : at_least_s * KVB_NS_PER_S;
 }
 
-/* A watch that ends at once counts as failed; otherwise it would be requested again for ever
- * without a pause. */
 static enum kvb_watch_input
 classify_end(const struct kvb_watch *watch, enum kvb_watch_input input, uint64_t now_ns)
 {
     if (watch->state != KVB_WATCH_WATCHING || input != KVB_WATCH_ENDED || watch->has_lines) {
         return input;
     }
+    /* A watch that ends at once counts as failed; otherwise it would be requested again for ever
+     * without a pause. */
     return now_ns - watch->started_ns < shortest_watch_ns ? KVB_WATCH_FAILED : KVB_WATCH_GONE;
 }
 
@@ -168,6 +170,7 @@ void kvb_watch_step(
         return;
     }
     input = classify_end(watch, input, now_ns);
+    /* A list without an end is given up, like one that breaks off. */
     if (input == KVB_WATCH_PAGE && ++watch->pages >= kvb_max_pod_list_pages) {
         input = KVB_WATCH_FAILED;
     }
@@ -179,11 +182,13 @@ void kvb_watch_step(
                              : watch->away_ns; /* else: watches are still refused */
         watch->failures = (struct kvb_backoff){ 0 };
     } else if (input == KVB_WATCH_ENDED && watch->state == KVB_WATCH_WATCHING) {
+        /* It has brought lines, so the server accepts watches. */
         watch->failures = watch->refusals = (struct kvb_backoff){ 0 };
     } else if (input != KVB_WATCH_GONE && watch->away_ns == 0) {
         watch->away_ns = now_ns;
     }
     if (transition->is_first_page) {
+        /* The token is of one list: the next one begins with its first page. */
         watch->page.next[0] = '\0';
         watch->pages = 0;
         watch->items = 0;
