@@ -537,9 +537,9 @@ static const char *worker_key_path(char text[key_bytes], size_t worker, const ch
     return text;
 }
 
-/* Runs before ids are compared, because a computed id may equal a configured one. */
 static void make_ids(struct bridge_file *file)
 {
+    /* Before ids are compared, because a computed id may equal a configured one. */
     for (size_t i = 0; i < file->worker_count; i++) {
         struct kvb_worker_spec *worker = &file->workers[i].spec;
         if (worker->id == UINT64_MAX && worker->id_count == 0) {
@@ -564,6 +564,7 @@ static int compare_worker_ids(const void *one, const void *other)
     if (a->id != b->id) {
         return a->id < b->id ? -1 : 1;
     }
+    /* In the order of the file, so that the later one is the one at fault. */
     if (a->worker != b->worker) {
         return a->worker < b->worker ? -1 : 1;
     }
@@ -613,6 +614,7 @@ check_id_count(struct kvb_conf *conf, const struct kvb_worker_spec *worker, size
 {
     char key[key_bytes];
 
+    /* With `discover` only the engine says how many ranks there are. */
     if (worker->id_count > 0 && worker->id_count != worker->ranks && worker->discover[0] == '\0') {
         kvb_conf_error(
             conf, worker_key_path(key, number, "ids"),
@@ -640,7 +642,7 @@ static size_t number_ids(const struct bridge_file *file, struct numbered *out)
 static kvb_status check_ids(struct kvb_conf *conf, const struct bridge_file *file)
 {
     struct numbered *ids =
-        calloc(file->worker_count * kvb_max_ranks + 1, sizeof *ids); /* 3 MiB at most */
+        calloc(file->worker_count * kvb_max_ranks + 1, sizeof *ids); /* 24 MiB at most */
 
     if (!ids) {
         return KVB_NO_MEMORY;
@@ -651,6 +653,7 @@ static kvb_status check_ids(struct kvb_conf *conf, const struct bridge_file *fil
     const size_t count = number_ids(file, ids);
     qsort(ids, count, sizeof *ids, compare_worker_ids);
     for (size_t i = 1; i < count; i++) {
+        /* Above INT64_MAX there is no id: its mistake was reported. */
         if (ids[i].id == ids[i - 1].id && ids[i].id <= INT64_MAX) {
             say_equal_ids(conf, file, &ids[i - 1]);
         }
@@ -680,8 +683,7 @@ static const struct {
     { "load.coordinator", offsetof(struct kvb_worker_spec, load.coordinator), .is_shared = true },
 };
 
-/* Refuses what no socket can use.  An engine's own endpoint is often copied to its reader: what an
- * engine binds is not what a bridge connects to. */
+/* Refuses what no socket can use. */
 static kvb_status
 check_place(const struct kvb_endpoint *endpoint, bool binds, bool may_bind, struct kvb_detail *why)
 {
@@ -698,6 +700,8 @@ check_place(const struct kvb_endpoint *endpoint, bool binds, bool may_bind, stru
     if (endpoint->scheme == KVB_ENDPOINT_IPC) {
         return KVB_OK;
     }
+    /* An engine's own endpoint is often copied to its reader: what an engine binds is not what a
+     * bridge connects to. */
     if (len == 1 && place[0] == '*' && !binds) {
         kvb_detail_set(
             why,
@@ -720,6 +724,7 @@ check_place(const struct kvb_endpoint *endpoint, bool binds, bool may_bind, stru
         memcpy(host, place + 1, len - 2);
         host[strcspn(host, "%")] = '\0';
     }
+    /* Also what is no pair of brackets: `host` is empty then. */
     if (inet_pton(AF_INET6, host, &address) != 1) {
         kvb_detail_set(why, "in brackets: expected an address of IPv6, as in tcp://[fd00::7]:5557");
         return KVB_BAD_CONFIG;
@@ -738,7 +743,7 @@ struct claim {
 
 enum { claim_buckets = 4096 };
 
-/* A chained hash table by host: 8,192 workers have 24,576 endpoints. */
+/* A chained hash table by host: 8,192 workers have up to 49,152 endpoints. */
 struct claims {
     struct kvb_conf *conf;
     struct claim *items; /* owned */
@@ -777,6 +782,7 @@ static void add_claim(struct claims *claims, const struct claim *claim)
     struct claim **bucket = bucket_of_claim(claims, claim);
     const struct claim *first = NULL;
 
+    /* The newest comes first in a bucket, so the last hit is the first in the file. */
     for (const struct claim *earlier = *bucket; earlier; earlier = earlier->next) {
         if (!(claim->is_shared && earlier->is_shared) &&
             kvb_endpoint_range_clashes(&claim->range, &earlier->range)) {
@@ -786,6 +792,7 @@ static void add_claim(struct claims *claims, const struct claim *claim)
     if (first) {
         say_clash(claims->conf, claim, first);
     }
+    /* Kept even if it clashes: a third one may clash with this one alone. */
     struct claim *kept = &claims->items[claims->count++];
     *kept = *claim;
     kept->next = *bucket;
@@ -806,6 +813,7 @@ static void claim_endpoint(
     if (text[0] == '\0') {
         return; /* none is given, or its error was already reported */
     }
+    /* A socket for all ranks has one port; else the ports of all ranks are claimed. */
     const uint32_t first = sockets[socket].is_per_rank ? worker->first_rank : 0;
     const uint32_t ranks = sockets[socket].is_per_rank ? worker->ranks : 1;
     const bool may_bind = sockets[socket].may_bind;
@@ -863,6 +871,8 @@ check_api_key(struct kvb_conf *conf, const char *key, const struct kvb_worker_sp
     char token[kvb_bearer_token_bytes];
     struct kvb_detail detail = { .text = "" };
 
+    /* It is read again for each request, when a mistake in it is only logged; here it stops the
+     * start. */
     if (worker->discover_token_file[0] != '\0' &&
         kvb_api_key_read(worker->discover_token_file, token, &detail) != KVB_OK) {
         kvb_conf_error(conf, key, "%s", detail.text);
@@ -913,6 +923,8 @@ static void check_discovery(struct kvb_conf *conf, const struct bridge_file *fil
         const struct kvb_worker_spec *worker = &file->workers[i].spec;
         if (worker->discover[0] != '\0') {
             check_discovered(conf, defaults, worker, i);
+            /* Only of its own group: the one of `defaults` is for those workers that are
+             * discovered. */
         } else if (strcmp(worker->discover_token_file, defaults->discover_token_file) != 0) {
             char key[key_bytes];
             kvb_conf_error(
@@ -960,10 +972,12 @@ static void settle_facts(struct kvb_conf *conf, struct bridge_file *file)
         if (is_at_address(conf, facts, i, "tokenize", facts->tokenize)) {
             memcpy(facts->tokenize, facts->address, sizeof facts->tokenize);
         }
+        /* The group has room for it, because a spec borrows its texts. */
         if (is_at_address(conf, facts, i, "discover", group->spec.discover)) {
             (void)snprintf(group->made_discover, sizeof group->made_discover, "%s", facts->address);
             group->spec.discover = group->made_discover;
         }
+        /* A mistake in the default is reported once, by check_defaults(). */
         if (!kvb_worker_tokenize_is_valid(facts->tokenize) &&
             strcmp(facts->tokenize, file->defaults.facts.tokenize) != 0) {
             kvb_conf_error(
@@ -971,6 +985,8 @@ static void settle_facts(struct kvb_conf *conf, struct bridge_file *file)
                 "expected http://host:port or https://host:port, perhaps with a path, without a "
                 "user, a query or a slash at the end");
         }
+        /* Last: labels named address or role were read above, and may be left out of what is
+         * published. */
         if (published->count > 0) {
             kvb_labels_keep(&facts->labels, published);
         }
@@ -1008,6 +1024,7 @@ static void settle_refresh(struct kvb_conf *conf, struct kvb_bridge_config *conf
 {
     const bool is_given = config->publish.refresh_s != UINT32_MAX;
 
+    /* UINT32_MAX: the key is absent. */
     if (kvb_bridge_config_refreshes(config)) {
         config->publish.refresh_s = is_given ? config->publish.refresh_s : usual_refresh_s;
         return;
@@ -1089,6 +1106,7 @@ static void report_host_name(struct kvb_conf *conf, const char *key, const struc
         (int)(at->place.len < kvb_endpoint_host_bytes ? at->place.len : kvb_endpoint_host_bytes);
     const char *host = (const char *)at->place.data;
 
+    /* Too long for the name of an interface, or surely none. */
     if (at->place.len >= IF_NAMESIZE || is_listen_host(at->place, "localhost")) {
         kvb_conf_error(
             conf, key, "%.*s is a name: a socket listens at an address, such as 127.0.0.1, or *",
@@ -1218,6 +1236,7 @@ static void settle_kubernetes(struct kvb_conf *conf, struct kvb_bridge_config *c
     if (!of->is_on) {
         return;
     }
+    /* What a pod does not say is in `defaults`; pods/pod.c knows only these rules. */
     of->rules.events_port = config->defaults.events_port;
     of->rules.replay_port = config->defaults.replay_port;
     of->rules.metrics_port = config->defaults.metrics_port;
@@ -1272,6 +1291,7 @@ static void check_token(struct kvb_conf *conf, const struct bridge_file *file)
     if (path[0] != '\0' && kvb_bearer_token_read(path, token, &detail) != KVB_OK) {
         kvb_conf_error(conf, "register.token_file", "%s", detail.text);
     }
+    /* A bridge without any source of workers would run and do nothing. */
     if (path[0] == '\0' && file->worker_count == 0 && config->workers_file[0] == '\0' &&
         !kvb_dns_list_is_configured(&config->dns) && !config->kubernetes.is_on) {
         kvb_conf_error(
@@ -1338,10 +1358,12 @@ static kvb_status append_workers(
             kvb_max_workers);
         return KVB_OK;
     }
+    /* No spec borrows from a group yet: attach() comes after the last move. */
     struct worker_group *workers = realloc(file->workers, (count + 1) * sizeof *workers);
     if (!workers) {
         return KVB_NO_MEMORY;
     }
+    /* By plain copies: their texts belong to the file that was read, which stays open. */
     memcpy(&workers[file->worker_count], generated->items, generated->count * sizeof *workers);
     file->workers = workers;
     file->worker_count = count;
@@ -1367,6 +1389,7 @@ static kvb_status read_workers_file(
         return KVB_OK;
     }
     KVB_TRY(kvb_conf_open(path, errors, out_more));
+    /* Errors in it count on from the list of the first file. */
     kvb_conf_continue(conf, "workers", file->worker_count, *out_more);
     KVB_TRY(kvb_conf_read_more(*out_more, &generated_table, &file->defaults, &generated));
     if (!generated.items && errors->count == 0) {
@@ -1399,6 +1422,7 @@ static kvb_status settle_config(struct kvb_conf *conf, struct bridge_file *file)
     if (config->publish.formats == 0) {
         config->publish.formats = 1U << KVB_FORMAT_JSON;
     }
+    /* From here on specs borrow from their groups, and no group may move. */
     attach(&file->defaults);
     for (size_t i = 0; i < file->worker_count; i++) {
         attach(&file->workers[i]);
@@ -1409,6 +1433,7 @@ static kvb_status settle_config(struct kvb_conf *conf, struct bridge_file *file)
                                                      .metrics_port = file->defaults.metrics_port };
     settle_facts(conf, file);
     check_defaults(conf, &file->defaults);
+    /* After the facts, which may have given `discover` its URL. */
     make_ids(file); /* from the addresses */
     settle_kubernetes(conf, config);
     settle_readers(conf, file);
@@ -1420,9 +1445,11 @@ static kvb_status keep_workers(struct bridge_file *file, struct kvb_bridge_confi
 {
     struct kvb_bridge_config config = file->config;
 
+    /* It pointed into the file, and is freed with the copy if memory runs out. */
     config.defaults.spec = NULL;
     kvb_status status = kvb_worker_spec_new(&file->defaults.spec, &config.defaults.spec);
     for (size_t i = 0; i < file->worker_count && status == KVB_OK; i++) {
+        /* Again, because the labels that are not published were taken out meanwhile. */
         file->workers[i].spec.facts = kvb_spec_facts_of(&file->workers[i].facts);
         status = kvb_worker_list_add(&config.workers, &file->workers[i].spec);
     }
@@ -1448,6 +1475,7 @@ kvb_status kvb_bridge_config_read(
 
     KVB_TRY(kvb_conf_open(path, errors, &conf));
     KVB_TRY(kvb_conf_read(conf, &table, &file));
+    /* The group alone turns it on: all of its keys have defaults. */
     file.config.kubernetes.is_on = kvb_conf_has(conf, "kubernetes");
     KVB_TRY(read_workers_file(conf, &file, errors, &more));
     KVB_TRY(settle_config(conf, &file));

@@ -106,6 +106,7 @@ static void renew_access(struct kvb_kubernetes *kubernetes, uint64_t now_ns)
         return;
     }
     kubernetes->not_renewed = why;
+    /* Without any token the API server will refuse: this says more than its answer. */
     if (kubernetes->access.token[0] == '\0') {
         kubernetes->why = why;
     }
@@ -154,6 +155,7 @@ static kvb_status put_pod(struct pod_source *source, const struct kvb_pod *pod)
     enum kvb_pod_change change = KVB_POD_SAME;
     const kvb_status status = kvb_pods_put(&kubernetes->pods, source->number, pod, &change);
 
+    /* Not an error of the list: list_for_room() lists again when there is room. */
     if (status == KVB_TOO_LARGE) {
         struct kvb_detail why;
         kvb_detail_set(&why, "there are more than %d pods: select fewer", kvb_max_workers);
@@ -183,6 +185,7 @@ static kvb_status take_pod_item(void *context, kvb_span object)
     }
     const kvb_status status =
         kvb_pod_decode(object, &kubernetes->options.config->rules, pod, &refusal, &why);
+    /* One object that cannot be read does not end the list of all others. */
     if (status == KVB_BAD_INPUT) {
         count_pod_refusal(kubernetes, refusal, &why);
         return KVB_OK;
@@ -234,6 +237,7 @@ static kvb_status take_pod_event(void *context, kvb_span object)
     if (status == KVB_OK && line->event == KVB_POD_ERROR) {
         return take_error_event(source, line);
     }
+    /* Also of a line that was refused: the next watch continues behind it. */
     kvb_watch_line(&source->watch, line->version);
     if (status == KVB_BAD_INPUT) {
         count_pod_refusal(kubernetes, refusal, &why);
@@ -277,6 +281,7 @@ static enum kvb_watch_input take_pod_page(struct pod_source *source, struct kvb_
     if (kvb_pod_page_decode(envelope, out_page, &source->why) != KVB_OK) {
         return KVB_WATCH_FAILED;
     }
+    /* Pods that have gone are removed only when the last page is there. */
     if (out_page->next[0] != '\0') {
         return KVB_WATCH_PAGE;
     }
@@ -292,12 +297,14 @@ static enum kvb_watch_input classify_answer(
         return source->splitter.answer == KVB_POD_ANSWER_LIST ? take_pod_page(source, out_page)
                                                               : KVB_WATCH_ENDED;
     }
+    /* Of a request that this side has stopped, the reason stands there already. */
     if (end->outcome != KVB_FETCH_STOPPED || source->why.text[0] == '\0') {
         source->why = end->why;
     }
     if (end->outcome == KVB_FETCH_UNREACHABLE) {
         return KVB_WATCH_AWAY;
     }
+    /* An ERROR event has a status of its own, in an answer of status 200. */
     const unsigned code = end->outcome == KVB_FETCH_CODE ? end->code : source->error_code;
     return code != 0 ? kvb_watch_input_of_code(code) : KVB_WATCH_FAILED;
 }
@@ -342,12 +349,15 @@ static void end_pod_answer(void *context, const struct kvb_fetch_end *end)
         }
         kubernetes->why = source->why;
     }
+    /* A token may have been replaced since it was read: not only after a minute. */
     if (end->code == http_unauthorized) {
         renew_access(kubernetes, now_ns);
     }
     kvb_watch_step(
         &source->watch, input, input <= KVB_WATCH_LISTED ? &page : NULL, end->retry_after_s,
         now_ns);
+    /* These two inputs look like success, but the step has given something up: the reason is added.
+     */
     if (input == KVB_WATCH_PAGE && source->watch.pages == 0) {
         kvb_detail_set(&kubernetes->why, "the list of pods is too long: it is given up");
     } else if (input == KVB_WATCH_ENDED && source->watch.failures.pause_ns > 0) {
@@ -366,6 +376,7 @@ static void begin_pod_answer(struct pod_source *source)
     kvb_metric_add(
         kubernetes->options.metrics,
         is_list ? kvb_bridge_kubernetes_lists : kvb_bridge_kubernetes_watches, 1);
+    /* Not for further pages: the pods of the first one belong to the same list. */
     if (is_list && source->watch.pages == 0) {
         kvb_pods_begin_list(&kubernetes->pods, source->number);
         kvb_metric_add(
@@ -386,6 +397,7 @@ static kvb_status make_url(struct pod_source *source)
     KVB_TRY(kvb_buf_append_text(&kubernetes->url, kubernetes->access.base));
     KVB_TRY(kvb_watch_path(
         &source->watch, source->name_space, selector, config->field_selector, &kubernetes->url));
+    /* With its NUL: libcurl takes a string. */
     return kvb_buf_append(&kubernetes->url, "", 1);
 }
 
@@ -395,6 +407,8 @@ static kvb_status start_pod_request(struct pod_source *source)
     const bool is_watch = source->watch.state == KVB_WATCH_WATCHING;
 
     KVB_TRY(make_url(source));
+    /* A watch lasts for minutes, so only its dial has a limit here; work_source() has the
+     * others. */
     struct kvb_fetch_options options = {
         .url = (const char *)kubernetes->url.data,
         .timeout_ms = is_watch ? dial_timeout_ms : list_timeout_ms,
@@ -424,6 +438,7 @@ static void list_for_room(struct pod_source *source, uint64_t now_ns)
 {
     const struct kvb_pods *pods = &source->kubernetes->pods;
 
+    /* GONE: the watch does not repeat pods that were refused, only a list has them. */
     if (source->watch.state == KVB_WATCH_WATCHING && pods->refused_now[source->number] > 0 &&
         pods->count < kvb_max_workers) {
         kvb_fetch_cancel(source->fetch);
@@ -471,6 +486,7 @@ static kvb_status add_pod(
     worker.lora = pod->lora[0] != '\0' ? pod->lora : worker.lora;
     worker.pod_uid = pod->uid;
     worker.facts = kvb_spec_facts_of(&pod->facts);
+    /* The rule of the operator; kvb_worker_list_add_at() makes the address of it. */
     worker.facts.tokenize = defaults->facts.tokenize;
     if (pod->block_size != 0) {
         worker.block_size = pod->block_size;
@@ -492,6 +508,7 @@ static void take_verdicts(struct kvb_pods *pods, const enum kvb_verdict *verdict
     size_t at = 0;
 
     for (size_t i = 0; i < pods->count; i++) {
+        /* Only these were offered, so only these have a verdict. */
         if (pods->pods[i]->verdict == KVB_POD_TAKEN) {
             pods->pods[i]->verdict = states[verdicts[at++]];
         }
@@ -524,7 +541,9 @@ static kvb_status offer_list(struct kvb_kubernetes *kubernetes)
         }
     }
     const kvb_status status = options->take(options->context, &workers, verdicts, &answer);
+    /* Also "" of success, which removes an earlier reason. */
     kubernetes->not_taken = answer.why;
+    /* KVB_IO: the list was taken, and some of it could not be opened. */
     if (status != KVB_OK && status != KVB_IO) {
         return status;
     }
@@ -542,6 +561,7 @@ static void say_not_taken(struct kvb_kubernetes *kubernetes)
         if (pod->verdict == pod->said) {
             continue;
         }
+        /* Also of a pod that is taken: if it is left out later, that is said again. */
         pod->said = pod->verdict;
         if (pod->verdict >= KVB_POD_NO_PORT) {
             said++;
@@ -585,6 +605,7 @@ static void offer_pods(struct kvb_kubernetes *kubernetes, uint64_t now_ns)
         return;
     }
     const kvb_status status = offer_list(kubernetes);
+    /* No change is lost: they come on this thread, which has waited for the bridge. */
     kubernetes->changed_ns = 0;
     kubernetes->retry_at_ns = status == KVB_OK ? 0 : now_ns + retry_ns;
     say_not_taken(kubernetes);
@@ -642,6 +663,7 @@ static void say_state(struct kvb_kubernetes *kubernetes, enum kvb_kubernetes_sta
     if (state == kubernetes->said && !is_due) {
         return;
     }
+    /* The next absence is logged at once. */
     if (!is_away) {
         kvb_log_backoff_end(&kubernetes->backoff);
     }
@@ -696,6 +718,7 @@ static void show(struct kvb_kubernetes *kubernetes)
                                             .why = kubernetes->not_taken,
                                             .refused_why = kubernetes->refused_why };
 
+    /* The older list still runs: why nothing newer comes matters more. */
     if (status.state == KVB_KUBERNETES_AWAY) {
         status.why = kubernetes->why;
     }
@@ -750,6 +773,7 @@ static void open_sources(struct kvb_kubernetes *kubernetes, uint64_t now_ns)
         }
         return;
     }
+    /* Without a namespace there is no source yet, and the next turn opens the access again. */
     if (kvb_kube_access_namespace(&kubernetes->access, own, &kubernetes->why) == KVB_OK) {
         add_pod_source(kubernetes, own, now_ns);
     }
@@ -768,6 +792,7 @@ static void kubernetes_turn(struct kvb_kubernetes *kubernetes)
     for (size_t i = 0; i < kubernetes->source_count; i++) {
         work_source(&kubernetes->sources[i], now_ns);
     }
+    /* It waits for the ingest thread; answers of the API server wait in their sockets meanwhile. */
     offer_pods(kubernetes, now_ns);
     show(kubernetes);
 }
@@ -842,6 +867,7 @@ void kvb_kubernetes_stop(struct kvb_kubernetes *kubernetes)
         return;
     }
     atomic_store(&kubernetes->is_stopping, true);
+    /* It may be waiting for the API server. */
     kvb_fetcher_wake(kubernetes->fetcher);
     kvb_thread_join(&kubernetes->thread);
 }

@@ -77,6 +77,7 @@ static void warn(
     struct bridge_feed *feed = &load->feeds[kind];
 
     if (kvb_log_backoff_due(&feed->backoff, now_ns)) {
+        /* The end of the trouble is said only if its beginning was. */
         feed->was_said = true;
         log_load_source(
             bridge, load, kind, KVB_LOG_WARNING, what,
@@ -133,6 +134,7 @@ static void
 connect_source(struct bridge_load *load, enum kvb_load_source_kind kind, uint64_t now_ns)
 {
     struct kvb_load_source *source = source_of(load, kind);
+    /* Untouched while the socket is open: then the reason in /state stays. */
     const char *why = NULL; /* why its host name is not resolved */
 
     if (source) {
@@ -164,6 +166,7 @@ static void look_for_cut(
 {
     struct kvb_load_source *source = source_of(load, kind);
 
+    /* libzmq does not connect again by itself. */
     if (source && kvb_load_source_is_cut(source, now_ns)) {
         kvb_bridge_count(bridge->shown, kvb_bridge_load_refused_protocol, 1);
         note_refused(
@@ -342,6 +345,7 @@ static void take_messages(struct kvb_bridge *bridge, struct bridge_load *load, u
     const enum kvb_load_source_kind kind = KVB_LOAD_OF_ZMQ;
     struct kvb_load_sample sample;
 
+    /* Not until it is empty: a source that sends without end must not keep engines waiting. */
     for (int i = 0; i < kvb_source_run; i++) {
         const kvb_status status = kvb_load_source_receive(load->zmq, &sample);
         if (status == KVB_BAD_INPUT) {
@@ -364,6 +368,7 @@ static void drop_ranks(struct kvb_bridge *bridge, const struct bridge_load *load
 {
     const uint32_t first = load->part->dp_rank;
 
+    /* The engine has been scaled down: figures of ranks that are gone would attract requests. */
     for (uint32_t at = there > first ? there - first : 0; at < load->part->ranks; at++) {
         struct bridge_rank *rank = load_rank(bridge, load, first + at);
         if (rank) {
@@ -380,6 +385,7 @@ follow_list(struct kvb_bridge *bridge, struct bridge_load *load, uint32_t there,
     const enum kvb_load_source_kind kind = KVB_LOAD_OF_COORDINATOR;
     uint64_t times = 0;
 
+    /* Not at the first list, which nothing was there to differ from. */
     if (there != load->listed && load->feeds[kind].received_ns > 0) {
         struct kvb_detail ranks;
         kvb_detail_set(&ranks, "%u ranks, not %u", there, load->listed);
@@ -459,6 +465,7 @@ static void take_page(
         note_refused(bridge, load, kind, result->why.text, now_ns);
         return;
     }
+    /* The page shows the engine at some time between these two. */
     for (size_t i = 0; i < result->count; i++) {
         struct bridge_rank *rank = rank_of_sample(bridge, load, &result->samples[i]);
         if (rank) {
@@ -580,6 +587,7 @@ static void take_models(
 
     kvb_bridge_count(bridge->shown, models_metric(result), 1);
     say_models_refused(bridge, load, result, now_ns);
+    /* Any answer counts, also an error: an engine without such a list has no names of its own. */
     if (has_answered) {
         say_names_left_out(bridge, load, &result->names);
         set_names(bridge, load, &result->names);
@@ -602,6 +610,7 @@ void kvb_bridge_take_pages(struct kvb_bridge *bridge, uint64_t now_ns)
     }
     while (kvb_scraper_take(bridge->ingest->scraper, &result) == KVB_OK) {
         struct bridge_load *load = bridge->ingest->owners[result->key % kvb_bridge_owners];
+        /* The number of the owner may have been given to another load, the key was not. */
         if (load && load->models_key == result->key) {
             take_models(bridge, load, result, now_ns);
         } else if (load && load->scrape_key == result->key) {
@@ -639,6 +648,7 @@ static kvb_status start_scraper(struct kvb_bridge *bridge)
         kvb_scraper_stop(scraper);
         return status;
     }
+    /* Only a scraper that can wake this thread is kept. */
     ingest->scraper = scraper;
     return KVB_OK;
 }
@@ -711,6 +721,7 @@ fill_load(struct kvb_bridge *bridge, struct bridge_load *load, struct kvb_detail
     const size_t sources = kvb_worker_load_sources(settings);
     const uint64_t until_ns = kvb_clock_monotonic_ns() + lifetime_ns(0);
 
+    /* First, because the sockets are entered in the poller under this number. */
     KVB_TRY(kvb_bridge_take_owner(bridge->ingest, bridge_owner_load, load, &load->owner));
     KVB_TRY(kvb_bridge_make_room(bridge, &(struct kvb_zmq_size){ .loads = sources }, detail));
     for (enum kvb_load_source_kind kind = 0; kind < KVB_LOAD_SOURCE_KIND_COUNT; kind++) {
@@ -743,6 +754,7 @@ kvb_status kvb_bridge_open_load(
         return status;
     }
     load->source_number = source;
+    /* Nothing can fail any more: a load in the list is whole. */
     load->at = membership->load_count++;
     membership->loads[load->at] = load;
     return KVB_OK;
@@ -752,6 +764,7 @@ void kvb_bridge_set_load_part(struct bridge_load *load, struct kvb_part *part)
 {
     struct kvb_part *former = load->part;
 
+    /* Before the other is given back: both may be the same. */
     load->part = kvb_part_ref(part);
     kvb_part_unref(former);
 }
@@ -761,6 +774,7 @@ void kvb_bridge_close_load(struct kvb_bridge *bridge, struct bridge_load *load)
     struct bridge_membership *membership = bridge->membership;
     struct bridge_load *last = membership->loads[--membership->load_count];
 
+    /* The last one takes its place; it may be this one itself. */
     membership->loads[load->at] = last;
     last->at = load->at;
     kvb_part_table_remove(&membership->running, load->number);

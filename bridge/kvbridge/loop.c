@@ -48,6 +48,7 @@ static void find_socket(struct kvb_bridge *bridge, struct kvb_action *action)
         if (!whose) {
             continue; /* a removed rank, or a descriptor that only wakes the thread */
         }
+        /* From the highest numbers down, as they stand in kvbridge/ingest.h. */
         if (owner >= kvb_first_republish_owner) {
             kvb_bridge_republish_input(whose);
         } else if (owner >= kvb_first_load_owner) {
@@ -60,6 +61,7 @@ static void find_socket(struct kvb_bridge *bridge, struct kvb_action *action)
             return;
         }
     }
+    /* The poller has no more: pages come last, because nobody waits for them. */
     kvb_bridge_take_pages(bridge, now_ns);
 }
 
@@ -105,7 +107,9 @@ static void note_nats(struct kvb_bridge *bridge, const struct kvb_action *action
 {
     struct bridge_publisher *publisher = bridge->publisher;
 
+    /* /state shows the change in this turn. */
     publisher->next_status_ns = bridge->ingest->server.now_ns;
+    /* Which streams this bridge has may not have reached the other bridges. */
     if (action->is_new_connection) {
         kvb_bridge_list_streams_soon(bridge);
     }
@@ -189,6 +193,7 @@ static void carry_out(struct kvb_bridge *bridge, struct kvb_action *action)
         break;
     case KVB_DO_OUTPUT:
         /* The events join the message of the run: a burst of batches costs one. */
+        /* The replies that are left are of no use to the stream. */
         if (action->stops_replay) {
             kvb_source_replay_stop(rank->source);
         }
@@ -219,6 +224,7 @@ static void carry_out(struct kvb_bridge *bridge, struct kvb_action *action)
         action->is_unresolved = !start_replay(bridge, rank, action->from);
         break;
     case KVB_DO_PUBLISH_LOADS:
+        /* Asked in each turn; the period is the configuration's. */
         if (server->now_ns >= bridge->publisher->next_load_ns) {
             bridge->publisher->next_load_ns =
                 server->now_ns + bridge->config->publish.load_period_ms * KVB_NS_PER_MS;
@@ -290,6 +296,7 @@ static uint64_t due_ns_of(const struct kvb_bridge *bridge, bool was_busy, uint64
     if (kvb_bridge_is_saving(bridge->checkpoints) || bridge->membership->republished_count > 0) {
         return 0;
     }
+    /* While all figures have expired there is nothing to publish, and nothing to wake up for. */
     const uint64_t loads_ns =
         now_ns < publisher->load_until_ns ? publisher->next_load_ns : UINT64_MAX;
     const uint64_t pages_ns = was_busy ? server->next_work_ns : publisher->next_status_ns;
@@ -302,6 +309,7 @@ static int wait_ms_of(const struct kvb_bridge *bridge, bool was_busy)
 {
     const uint64_t now_ns = kvb_clock_monotonic_ns();
     const uint64_t due_ns = sooner(due_ns_of(bridge, was_busy, now_ns), now_ns + rest_ns);
+    /* At least 20 ms: time alone never makes the thread turn more often, only input does. */
     const uint64_t wait_ns = due_ns < now_ns + poll_ns ? poll_ns : due_ns - now_ns;
 
     return (int)((wait_ns + KVB_NS_PER_MS - 1) / KVB_NS_PER_MS);
@@ -310,6 +318,7 @@ static int wait_ms_of(const struct kvb_bridge *bridge, bool was_busy)
 static void wait_for_sockets(struct kvb_bridge *bridge, bool has_more, bool was_busy)
 {
     struct bridge_ingest *ingest = bridge->ingest;
+    /* First without waiting: whether there is input decides about the write and the pause. */
     kvb_status status = kvb_poller_wait(ingest->poller, 0);
 
     if (kvb_poller_is_idle(ingest->poller) && !has_more) {
@@ -344,6 +353,7 @@ void *kvb_bridge_run(void *context)
         const uint64_t now_ns = kvb_clock_monotonic_ns();
         atomic_store_explicit(&bridge->shown->turned_ns, now_ns, memory_order_relaxed);
 
+        /* Both are read before the turn, which changes them. */
         const uint64_t work_ns = bridge->ingest->server.next_work_ns;
         const bool is_busy = !kvb_poller_is_idle(bridge->ingest->poller) ||
                              kvb_visits_due_ns(&bridge->ingest->server.visits) <= now_ns;
@@ -370,9 +380,11 @@ void *kvb_bridge_run(void *context)
         kvb_bridge_save(bridge);
         kvb_bridge_count(bridge->shown, kvb_bridge_turns, 1); /* for the watchdog */
     }
+    /* A bye says that the blocks are void.  Nobody would receive it while NATS is away. */
     for (size_t i = 0; publisher->was_allowed && i < bridge->membership->rank_count; i++) {
         kvb_bridge_say_goodbye(bridge, bridge->membership->ranks[i]);
     }
+    /* Last: this may wait for the disk, and no engine and no reader waits any more. */
     kvb_bridge_save_all(bridge);
     kvb_bridge_save_numbers(bridge);
     return NULL;

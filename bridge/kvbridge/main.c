@@ -39,6 +39,7 @@ static void watch_config_files(
 {
     const char *paths[kvb_max_watched_files] = { reloader->path, reloader->workers_file };
 
+    /* A copy: the watch keeps the path, and this configuration is freed after the reload. */
     memcpy(reloader->workers_file, config->workers_file, sizeof reloader->workers_file);
     const size_t count = config->workers_file[0] != '\0' ? 2 : 1;
     kvb_file_watch_set(
@@ -74,6 +75,7 @@ static void take_new_config(struct reloader *reloader, const struct kvb_bridge_c
     const kvb_status status =
         kvb_bridge_take_list(reloader->bridge, KVB_SOURCE_FILE, &config->workers, NULL, &answer);
 
+    /* KVB_IO: the list was taken, and some ranks cannot be opened; `failed` counts them. */
     if (status != KVB_OK && status != KVB_IO) {
         kvb_log_write(
             reloader->log, KVB_LOG_ERROR, "kvbridge",
@@ -99,14 +101,17 @@ static void reload(void *context)
     KVB_OWN(kvb_bridge_config_done) struct kvb_bridge_config config = { 0 };
     struct kvb_conf_errors errors = { 0 };
     struct kvb_detail why = { 0 };
+    /* Before the files are read: a change during the reading is noticed afterwards. */
     const struct timespec since = kvb_file_watch_now();
     const kvb_status status = kvb_bridge_config_read(reloader->path, &config, &errors);
 
+    /* Also when the file has mistakes: certificates and token have files of their own. */
     kvb_bridge_reload_http(reloader->bridge);
     if (status != KVB_OK) {
         kvb_daemon_log_errors(reloader->log, "kvbridge", &errors);
         return;
     }
+    /* workers_file may be another one now. */
     watch_config_files(reloader, &config, since);
     kvb_daemon_log_warnings(reloader->log, "kvbridge", &errors);
     kvb_daemon_log_renewal(
@@ -136,6 +141,7 @@ static kvb_status start_or_retry(
             detail->text, NULL);
     }
     while (status == KVB_AGAIN && kvb_clock_monotonic_ns() < deadline_ns) {
+        /* Signals are blocked: without this look a stop would have to wait. */
         if (kvb_daemon_is_ended_within(predecessor_look_ns)) {
             return KVB_CLOSED;
         }
@@ -158,6 +164,7 @@ static int run_bridge(
     struct kvb_detail detail = { { 0 } };
     KVB_OWN(kvb_notify_close) struct kvb_notify notify = { .fd = -1 };
 
+    /* Before the start, which may wait: a socket that cannot be used is logged at once. */
     kvb_notify_open(&notify, log, "kvbridge");
     const kvb_status status = start_or_retry(config, log, &bridge, &detail);
     if (status == KVB_CLOSED) {
@@ -235,6 +242,7 @@ int main(int argc, char **argv)
         kvb_daemon_block_signals(&signals);
     }
     const struct timespec since = kvb_file_watch_now();
+    /* --check goes the same way, so that it finds what the start would. */
     kvb_status status = kvb_bridge_config_read(options.config_path, &config, &errors);
     if (status == KVB_OK) {
         status = check_limits(options.config_path, &config, &errors);

@@ -105,6 +105,7 @@ decide(struct kvb_bridge *bridge, struct kvb_reconcile_input *input, struct kvb_
             out_plan->why = why;
             return KVB_TOO_LARGE;
         }
+        /* Nothing new is left: what runs already stays, whatever the limit. */
         if (count == 0) {
             break;
         }
@@ -114,6 +115,7 @@ decide(struct kvb_bridge *bridge, struct kvb_reconcile_input *input, struct kvb_
     if (why.text[0] != '\0') {
         out_plan->why = why;
     }
+    /* Before the sockets are opened: they ping as rarely as so many need. */
     kvb_zmq_expect(bridge->ingest->zmq, out_plan->ranks);
     return KVB_OK;
 }
@@ -131,6 +133,7 @@ input_of(struct bridge_membership *membership, enum kvb_source_number source)
  * restart. */
 static void change_facts(struct kvb_bridge *bridge, struct bridge_rank *rank, struct kvb_part *part)
 {
+    /* Compared before the part is replaced. */
     if (rank->facts.restarts != part->worker->facts.restarts) {
         kvb_stream_suspect_restart(rank->served.stream);
     }
@@ -180,6 +183,7 @@ static kvb_status begin_list(struct kvb_bridge *bridge, struct bridge_command *c
     struct kvb_worker_list *list = &reconciler->lists[command->source];
     struct kvb_reconcile_input input = input_of(bridge->membership, command->source);
 
+    /* What engines have answered to the former list counts for the same workers of this one. */
     KVB_TRY(kvb_worker_list_inherit(&command->list, list));
     input.workers = command->list.items;
     input.worker_count = command->list.count;
@@ -189,6 +193,7 @@ static kvb_status begin_list(struct kvb_bridge *bridge, struct bridge_command *c
         command->answer.why = reconciler->plan.why;
         return status;
     }
+    /* Before the lists change hands: the verdicts are in the order of this one. */
     tell_plan(command, &reconciler->plan, command->list.count);
     const struct kvb_worker_list former = *list;
     *list = command->list;
@@ -214,6 +219,7 @@ static kvb_status begin_answer(struct kvb_bridge *bridge, struct bridge_command 
     KVB_TRY(kvb_parts_renew(&command->worker.parts, listed->spec, &worker.parts));
     input.workers = &worker;
     input.worker_count = 1;
+    /* Else all other workers of the source would count as gone. */
     input.is_one_worker = true;
     const kvb_status status = decide(bridge, &input, &reconciler->plan);
     if (status != KVB_OK) {
@@ -222,6 +228,7 @@ static kvb_status begin_answer(struct kvb_bridge *bridge, struct bridge_command 
         return status;
     }
     tell_plan(command, &reconciler->plan, 1);
+    /* The table has references of its own to those parts that run. */
     kvb_parts_done(&listed->parts);
     listed->parts = worker.parts;
     listed->is_known = true;
@@ -245,6 +252,7 @@ static kvb_status mark_draining(struct kvb_bridge *bridge, struct bridge_command
     for (uint32_t number; (number = kvb_part_table_next(running, id, &at)) != KVB_NO_ID;) {
         struct bridge_rank *rank = running->slots[number].owner;
         if (is_chosen(&command->choice, rank->part)) {
+            /* In both: the slot gives it to the rank that replaces this one. */
             running->slots[number].is_draining = command->is_draining;
             rank->is_draining = command->is_draining;
             kvb_bridge_beat_at_once(bridge, rank);
@@ -310,6 +318,7 @@ static bool lock_values(struct kvb_bridge *bridge, uint64_t now_ns)
     if (reconciler->waits_ns == 0) {
         reconciler->waits_ns = now_ns;
     }
+    /* Trying alone might never succeed, because readers may follow each other without a gap. */
     if (now_ns < reconciler->waits_ns + patience_ns) {
         return false;
     }
@@ -352,6 +361,7 @@ static enum step close_part(struct kvb_bridge *bridge, uint32_t number, uint64_t
     }
     struct bridge_rank *rank = running->owner;
     const size_t at = rank->at;
+    /* First: the bye needs the stream, and a checkpoint of it must not be restored after it. */
     say_goodbye(bridge, rank);
     kvb_bridge_drop_checkpoint(bridge->checkpoints, rank);
     kvb_bridge_drop_refresh(bridge, rank);
@@ -378,6 +388,7 @@ static enum step judge_opening(
     if (status != KVB_OK && reconciler->give_up_ns == 0) {
         reconciler->give_up_ns = now_ns + open_again_ns;
     }
+    /* The address may still be that of the rank that was closed a moment ago. */
     if (status != KVB_OK && part->worker->bind && now_ns < reconciler->give_up_ns) {
         return step_later;
     }
@@ -412,6 +423,7 @@ static enum step open_part(
         rank->is_draining = true;
         bridge->membership->running.slots[rank->number].is_draining = true;
     }
+    /* Also after a failure: it releases the lock of the values. */
     show_rank_at(bridge, rank ? rank->at : SIZE_MAX);
     return judge_opening(bridge, part, status, &command->answer, now_ns);
 }
@@ -431,6 +443,7 @@ take_step(struct kvb_bridge *bridge, struct bridge_command *command, uint64_t no
     } else if (action->kind == KVB_PLAN_OPEN) {
         step = open_part(bridge, command, action, now_ns);
     }
+    /* What is to be done later is the same action in the next turn: the order must not change. */
     reconciler->next_action += step == step_again;
     return step;
 }
@@ -445,6 +458,7 @@ static void end(struct kvb_bridge *bridge, struct bridge_command *command, kvb_s
     reconciler->next_action = 0;
     reconciler->give_up_ns = 0;
     reconciler->waits_ns = 0;
+    /* The command lives on the stack of the waiting thread, and is gone once it is told below. */
     reconciler->command = NULL;
     if (command->kind != command_find) { /* /state shows the current ranks */
         kvb_bridge_publish_status(bridge, kvb_clock_monotonic_ns());
@@ -479,6 +493,7 @@ bool kvb_bridge_work_membership(struct kvb_bridge *bridge, uint64_t now_ns)
 
     while (step == step_again && kvb_clock_monotonic_ns() < now_ns + work_ns) {
         struct bridge_command *command = current_command(bridge);
+        /* It may have been refused: then there may be a next one. */
         if (!command) {
             return kvb_ring_count(bridge->membership->reconciler.commands) > 0;
         }
@@ -503,6 +518,7 @@ static kvb_status pass_command(struct kvb_bridge *bridge, struct bridge_command 
 {
     const uint64_t one = 1;
 
+    /* HTTP answers before the ingest thread runs: nobody would take the command. */
     if (!atomic_load(&bridge->is_running)) {
         return refuse_command(command, "the bridge is starting");
     }
@@ -540,7 +556,9 @@ kvb_status kvb_bridge_take_list(
     command.out_verdicts = out_verdicts;
     KVB_TRY(kvb_worker_list_share(list, &command.list));
     kvb_status status = request(bridge, &command, out_answer);
+    /* The list that was replaced, or this one if it was refused: not freed on the ingest thread. */
     kvb_worker_list_done(&command.list);
+    /* Engines are asked only for workers of a list that runs. */
     if (status == KVB_OK || status == KVB_IO) {
         const kvb_status asked = kvb_discovery_set(bridge->membership->discovery, source, list);
         status = asked != KVB_OK ? asked : status;
@@ -709,6 +727,7 @@ kvb_status kvb_bridge_start_sources(struct kvb_bridge *bridge)
 
 void kvb_bridge_stop_sources(struct bridge_membership *membership)
 {
+    /* Each may wait for a command now: the ingest thread must still run. */
     kvb_kubernetes_stop(membership->kubernetes);
     kvb_dns_list_stop(membership->dns_list);
     kvb_discovery_stop(membership->discovery);
