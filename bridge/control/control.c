@@ -59,6 +59,7 @@ static bool end_job(struct kvb_job *job)
         return false;
     }
     kvb_thread_join(&job->worker); /* it has ended, or is about to */
+    /* After the work, so that nothing uses what end() gives back. */
     if (job->options.end) {
         job->options.end(job->options.context);
     }
@@ -107,6 +108,7 @@ static uint64_t run_turns(struct kvb_control *control)
     struct kvb_job *after = NULL; /* the last job that stays */
 
     for (struct kvb_job *job = NULL; (job = next_job(control, after, &is_leaving));) {
+        /* `after` stays where it is, because kvb_job_remove() may free this job at once. */
         if (is_leaving && end_job(job)) {
             tell_ended(job);
             continue;
@@ -118,6 +120,7 @@ static uint64_t run_turns(struct kvb_control *control)
         if (!is_leaving && (is_woken || now_ns >= job->due_ns)) {
             job->due_ns = job->options.turn(job->options.context, now_ns);
         }
+        /* Woken during its own turn: the loop must not sleep. */
         if (!is_leaving && atomic_load(&job->is_woken)) {
             due_ns = 0;
         } else if (!is_leaving && job->due_ns < due_ns) {
@@ -143,6 +146,7 @@ static void wait_for_event(struct kvb_control *control, uint64_t due_ns)
         (void)uv_timer_start(&control->timer, on_timer, wait_ms, 0); /* fails only when closing */
     }
     (void)uv_run(&control->loop, UV_RUN_ONCE);
+    /* Another event may have come first, and the next wait has another end. */
     (void)uv_timer_stop(&control->timer);
 }
 
@@ -151,10 +155,12 @@ static bool is_over(struct kvb_control *control)
     bool is_working = false;
 
     (void)pthread_mutex_lock(&control->lock);
+    /* Works that run end first: their threads use the jobs. */
     for (const struct kvb_job *job = control->jobs; job; job = job->next) {
         is_working |= atomic_load(&job->is_working);
     }
     const bool is = control->is_stopping && !is_working;
+    /* Under the lock under which kvb_job_remove() looks whether somebody runs the loop. */
     control->is_alive = !is;
     if (is) { /* whoever waits to remove a job ends it without this thread */
         (void)pthread_cond_broadcast(&control->ended);
@@ -177,6 +183,7 @@ static void *run_control(void *context)
 
     (void)pthread_setname_np(pthread_self(), "kvb-control"); /* for top -H; may fail */
     while (!is_over(control)) {
+        /* While stopping no turn begins; the loop waits for the works that run. */
         const uint64_t due_ns = is_stopping(control) ? UINT64_MAX : run_turns(control);
         wait_for_event(control, due_ns);
     }
@@ -188,6 +195,7 @@ void kvb_control_run_once(struct kvb_control *control, int wait_ms)
     const uint64_t until_ns = kvb_clock_monotonic_ns() + (uint64_t)wait_ms * KVB_NS_PER_MS;
 
     wait_for_event(control, control->due_ns < until_ns ? control->due_ns : until_ns);
+    /* After the wait: events of descriptors come before the turn of their job. */
     control->due_ns = run_turns(control);
 }
 
@@ -259,6 +267,7 @@ kvb_status kvb_job_add(
     job->control = control;
     job->options = *options;
     job->due_ns = UINT64_MAX;
+    /* Set before the job is in the list: its turns may use it. */
     *out_job = job;
     (void)pthread_mutex_lock(&control->lock);
     job->next = control->jobs;
@@ -269,6 +278,7 @@ kvb_status kvb_job_add(
 
 void kvb_job_wake(struct kvb_job *job)
 {
+    /* One write to the loop's descriptor until the turn begins, however often it is woken. */
     if (!atomic_exchange(&job->is_woken, true)) {
         (void)uv_async_send(&job->control->async); /* fails only when closing */
     }
@@ -283,6 +293,7 @@ void kvb_job_remove(struct kvb_job *job)
 
     (void)pthread_mutex_lock(&control->lock);
     job->is_leaving = true;
+    /* The thread ends the job between two turns, or has ended itself when this wakes. */
     if (control->is_alive) {
         (void)uv_async_send(&control->async);
         while (!job->is_ended && control->is_alive) {
@@ -305,6 +316,7 @@ static void *run_work(void *context)
 
     (void)pthread_setname_np(pthread_self(), "kvb-work"); /* for top -H; may fail */
     job->work(job->options.context);
+    /* First: the turn that follows asks whether it is working. */
     atomic_store(&job->is_working, false);
     kvb_job_wake(job); /* the job is not freed before this thread is joined */
     return NULL;
@@ -378,6 +390,8 @@ void kvb_fd_watch_set(struct kvb_fd_watch *watch, bool wants_read, bool wants_wr
 void kvb_fd_watch_free(struct kvb_fd_watch *watch)
 {
     if (watch) {
+        /* libuv closes in a later round: until then the memory stays, but the descriptor is free.
+         */
         (void)uv_poll_stop(&watch->poll);
         uv_close((uv_handle_t *)&watch->poll, on_closed);
     }
