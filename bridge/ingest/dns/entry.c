@@ -71,6 +71,7 @@ void kvb_dns_entry_answered(
 
 void kvb_dns_entry_failed(struct kvb_dns_entry *entry, enum kvb_dns_result result, uint64_t now_ns)
 {
+    /* An answer, too: the name has lost its addresses. A failure says nothing about them. */
     if (result == KVB_DNS_NO_NAME) {
         entry->addresses.count = 0;
     }
@@ -99,10 +100,12 @@ bool kvb_address_choice_pick(
     if (addresses->count == 0) {
         return false;
     }
+    /* Nothing was chosen yet, or the name has lost the address. */
     if (at == addresses->count) {
         move_to(choice, addresses, 0, now_ns);
         return true;
     }
+    /* The first round goes through all addresses at once; from then on at libzmq's own pace. */
     const bool is_round_over = choice->moves >= addresses->count;
     const bool must_wait = is_round_over && now_ns - choice->moved_ns < move_pause_ns;
     if (!has_failed || addresses->count == 1 || must_wait) {

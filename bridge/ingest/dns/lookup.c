@@ -53,6 +53,7 @@ static enum kvb_dns_result look_up(struct kvb_lookup *lookup, const char *name, 
 {
     struct hostent host;
     int why = NETDB_INTERNAL;
+    /* Not on the stack, of which each of the threads would then need so much. */
     char *answer = malloc(answer_bytes);
 
     if (!answer) {
@@ -69,6 +70,7 @@ static enum kvb_dns_result look_up(struct kvb_lookup *lookup, const char *name, 
     if (found) {
         return lookup->found.count > 0 ? KVB_DNS_OK : KVB_DNS_FAILURE;
     }
+    /* TRY_AGAIN, NO_RECOVERY and a lack of memory say nothing about the name. */
     return why == HOST_NOT_FOUND || why == NO_DATA ? KVB_DNS_NO_NAME : KVB_DNS_FAILURE;
 }
 
@@ -91,6 +93,7 @@ static size_t read_domains(const char *name, bool is_full, struct domain out_dom
     for (const char *at = name; *at; at++) {
         dots += *at == '.';
     }
+    /* As resolv.conf(5): with ndots dots or more, the name is tried alone first. */
     const bool is_first = is_full || dots >= settings.ndots;
     if (is_first) {
         out_domains[count++].text[0] = '\0';
@@ -115,6 +118,7 @@ static enum kvb_dns_result search(struct kvb_lookup *lookup, int family)
     const size_t len = strlen(lookup->name);
     const bool is_full = len > 0 && lookup->name[len - 1] == '.';
     const size_t count = read_domains(lookup->name, is_full, domains);
+    /* Without the settings no question is asked, which is no answer either. */
     enum kvb_dns_result worst = count > 0 ? KVB_DNS_NO_NAME : KVB_DNS_FAILURE;
 
     for (size_t i = 0; i < count && worst != KVB_DNS_OK; i++) {
@@ -125,6 +129,7 @@ static enum kvb_dns_result search(struct kvb_lookup *lookup, int family)
             full, sizeof full, "%.*s%s%.*s.", (int)(len - is_full), lookup->name,
             domain[0] ? "." : "", kvb_host_bytes - 1, domain);
         const enum kvb_dns_result result = look_up(lookup, full, family);
+        /* A failure stays unless a later domain has the name. */
         if (result != KVB_DNS_NO_NAME) {
             worst = result;
         }
@@ -141,10 +146,12 @@ static void *run_lookup(void *context)
 
     (void)pthread_setname_np(pthread_self(), "kvb-lookup"); /* for top -H; may fail */
     lookup->result = is_host ? look_up(lookup, lookup->name, AF_INET) : search(lookup, AF_INET);
+    /* Not after a failure: the host may have an IPv4 address all the same. */
     if (lookup->result == KVB_DNS_NO_NAME) {
         lookup->result =
             is_host ? look_up(lookup, lookup->name, AF_INET6) : search(lookup, AF_INET6);
     }
+    /* The last write that the caller reads. */
     atomic_store(&lookup->is_done, true);
     release(lookup);
     return NULL;
@@ -179,6 +186,7 @@ kvb_lookup_start(const char *name, enum kvb_lookup_kind kind, struct kvb_lookup 
     lookup->kind = kind;
     memcpy(lookup->name, name, len + 1);
     atomic_store(&lookup->owners, 2);
+    /* Both uses are the caller's again. */
     if (!start_detached(lookup)) {
         free(lookup);
         return KVB_IO;
@@ -195,6 +203,7 @@ kvb_status kvb_lookup_take(
     }
     *out_result = lookup->result;
     *out_found = lookup->found;
+    /* The members are the caller's now; the release must not free them. */
     lookup->found = (struct kvb_dns_members){ 0 };
     release(lookup);
     return KVB_OK;

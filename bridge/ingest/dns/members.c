@@ -55,6 +55,7 @@ struct merge {
 
 static kvb_status keep_missed(struct merge *merge, const struct kvb_dns_member *member)
 {
+    /* Gone by being left out of the merged list. */
     if (member->misses + 1 >= kvb_dns_misses) {
         merge->has_changed = true;
         return KVB_OK;
@@ -69,6 +70,7 @@ static kvb_status keep_missed(struct merge *merge, const struct kvb_dns_member *
 static kvb_status keep_listed(struct merge *merge, const struct kvb_dns_member *found, bool is_new)
 {
     merge->has_changed |= is_new;
+    /* Added anew, with no misses. */
     return kvb_dns_members_add(&merge->to, found->host);
 }
 
@@ -88,11 +90,13 @@ static kvb_status merge_members(
     size_t at = 0;
 
     for (size_t old = 0; at < found->count || old < known->count;) {
+        /* Both lists are sorted: each step takes the smaller head, or both when they are equal. */
         const int order = compare_next(known, old, found, at);
         const kvb_status status = order > 0 ? keep_missed(merge, &known->items[old])
                                             : keep_listed(merge, &found->items[at], order < 0);
         old += order >= 0;
         at += order <= 0;
+        /* Beyond the limit members are left out; that must not undo the rest of the answer. */
         if (status != KVB_OK && status != KVB_TOO_LARGE) {
             return status;
         }
@@ -126,6 +130,7 @@ kvb_status kvb_dns_members_answered(
         kvb_dns_members_done(&merge.to);
         return status;
     }
+    /* Only now: a failure leaves the list as it was. */
     kvb_dns_members_done(members);
     *members = merge.to;
     *out_has_changed = merge.has_changed;

@@ -22,6 +22,7 @@ static bool needs_lookup(const char *host, bool is_bound)
     if (host[0] == '\0' || strcmp(host, "*") == 0 || kvb_host_is_numeric(host)) {
         return false;
     }
+    /* libzmq binds to the address of a network interface by its name. */
     return !is_bound || if_nametoindex(host) == 0;
 }
 
@@ -35,15 +36,18 @@ kvb_named_endpoint_set(struct kvb_named_endpoint *endpoint, const char *text, bo
         return KVB_TOO_LARGE;
     }
     memcpy(endpoint->text, text, len + 1);
+    /* ipc:// and inproc:// have no host. */
     if (strncmp(text, tcp, strlen(tcp)) != 0) {
         return KVB_OK;
     }
     const char *host = find_host(text);
+    /* The last colon: an IPv6 address has others. */
     const char *colon = strrchr(host, ':');
     if (colon) {
         endpoint->host_at = (size_t)(host - text);
         memcpy(endpoint->host, host, (size_t)(colon - host));
     }
+    /* Without a host here the text goes to libzmq as it is. */
     if (!needs_lookup(endpoint->host, is_bound)) {
         endpoint->host[0] = '\0';
     }
@@ -97,6 +101,7 @@ filter_addresses(struct kvb_named_endpoint *endpoint, struct kvb_addresses *addr
             kvb_addresses_add(&allowed, addresses->text[i]);
         }
     }
+    /* The caller has found at least one, so that there is one to name. */
     if (allowed.count == 0) {
         return refuse_address(endpoint, addresses->text[0]);
     }
@@ -116,13 +121,16 @@ kvb_status kvb_named_endpoint_look(
     }
     kvb_resolver_look(resolver, endpoint->host, now_ns, &answer);
     if (answer.addresses.count > 0) {
+        /* At each look: a name that had a permitted address may resolve to another one later. */
         KVB_TRY(filter_addresses(endpoint, &answer.addresses));
         endpoint->why.text[0] = '\0';
         *out_has_moved =
             kvb_address_choice_pick(&endpoint->choice, &answer.addresses, has_failed, now_ns);
         return KVB_OK;
     }
+    /* Old addresses would still be in the answer if the name servers were only silent. */
     endpoint->choice.text[0] = '\0';
+    /* Before the first answer. */
     if (answer.result == KVB_DNS_OK) {
         return KVB_AGAIN;
     }

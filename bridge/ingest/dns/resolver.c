@@ -111,6 +111,7 @@ static void take_answer(struct kvb_resolver *resolver, struct place *place, uint
     if (kvb_lookup_take(place->lookup, &result, &found) != KVB_OK) {
         return; /* not yet */
     }
+    /* It was freed when it was taken. */
     place->lookup = NULL;
     for (size_t i = 0; i < found.count; i++) {
         kvb_addresses_add(&addresses, found.items[i].host);
@@ -135,6 +136,7 @@ static void work_places(struct kvb_resolver *resolver, uint64_t now_ns)
         if (place->lookup) {
             continue;
         }
+        /* New names and those that were answered come first, in all of the places. */
         place->name = take_first(&resolver->wanted);
         if (!place->name && i < failed_places) {
             place->name = take_first(&resolver->failed);
@@ -143,6 +145,7 @@ static void work_places(struct kvb_resolver *resolver, uint64_t now_ns)
             continue;
         }
         resolver->counters.questions++;
+        /* Without a thread or memory the name counts as failed, and pauses like others. */
         if (kvb_lookup_start(place->name->host, KVB_LOOKUP_HOST, &place->lookup) != KVB_OK) {
             fail_name(resolver, place->name, KVB_DNS_FAILURE, now_ns);
         }
@@ -157,6 +160,7 @@ static void forget_old_names(struct kvb_resolver *resolver, uint64_t now_ns)
     for (size_t i = 0; i < bucket_count; i++) {
         for (struct name **at = &resolver->buckets[i]; *at;) {
             struct name *name = *at;
+            /* One under query is in a queue or at a place, which borrow it. */
             if (name->entry.is_queried || now_ns - name->looked_ns < forget_ns) {
                 at = &name->next;
                 continue;
@@ -170,6 +174,7 @@ static void forget_old_names(struct kvb_resolver *resolver, uint64_t now_ns)
 
 static bool resolver_has_room(struct kvb_resolver *resolver, uint64_t now_ns)
 {
+    /* A full table is searched once a second only, however many new names are asked for. */
     if (resolver->name_count >= kvb_max_names && now_ns >= resolver->full_until_ns) {
         forget_old_names(resolver, now_ns);
         resolver->full_until_ns = now_ns + KVB_NS_PER_S;
@@ -211,6 +216,8 @@ static void look_name(
     if (name) {
         name->looked_ns = now_ns;
         if (kvb_dns_entry_query(&name->entry, now_ns)) {
+            /* It goes by its newest answer: a name that was answered once, and then failed, waits
+             * with the failed. */
             append(
                 name->entry.result == KVB_DNS_FAILURE ? &resolver->failed : &resolver->wanted,
                 name);
@@ -270,6 +277,7 @@ void kvb_resolver_free(struct kvb_resolver *resolver)
         return;
     }
     for (size_t i = 0; i < kvb_max_lookups; i++) {
+        /* Threads that still wait for name servers free their look-ups themselves. */
         kvb_lookup_drop(resolver->places[i].lookup);
     }
     for (size_t i = 0; i < bucket_count; i++) {

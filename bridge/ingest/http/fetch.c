@@ -216,6 +216,7 @@ void kvb_fetch_cancel(struct kvb_fetch *fetch)
     }
     unlink_fetch(fetch);
     fetch->fetcher->waiting -= fetch->is_waiting;
+    /* The lists of addresses and headers are borrowed by the handle, so they go after it. */
     if (fetch->easy) {
         (void)curl_multi_remove_handle(fetch->fetcher->multi, fetch->easy); /* fine if not added */
         curl_easy_cleanup(fetch->easy);
@@ -235,6 +236,7 @@ void kvb_fetcher_free(struct kvb_fetcher *fetcher)
         fetcher->first = fetch->next;
         kvb_fetch_cancel(fetch);
     }
+    /* Before the loop, which the last callbacks of libcurl still use. */
     if (fetcher->multi) {
         (void)curl_multi_cleanup(fetcher->multi);
     }
@@ -267,6 +269,7 @@ static size_t take_curl_bytes(const char *bytes, size_t size, size_t count, void
     struct kvb_fetch *fetch = context;
     const kvb_span span = { .data = (const uint8_t *)bytes, .len = size * count };
 
+    /* The body of an error answer counts, too: it must not come without end. */
     if (span.len > fetch->options.max_bytes - fetch->bytes) {
         fetch->is_too_large = true;
         return 0;
@@ -288,6 +291,7 @@ static size_t take_curl_header(const char *line, size_t size, size_t count, void
     struct kvb_fetch *fetch = context;
     const bool is_end = size * count == 2 && line[0] == '\r';
 
+    /* Interim answers, such as 100, end with an empty line as well. */
     if (is_end && fetch->options.on_open && code_of(fetch) == 200) {
         fetch->options.on_open(fetch->options.context);
     }
@@ -388,6 +392,7 @@ static CURLcode
 set_up_pem(CURL *easy, CURLoption of_file, CURLoption of_text, const struct kvb_fetch_pem *pem)
 {
     if (pem->text) {
+        /* A text wins over a file. */
         struct curl_blob blob = { .data = pem->text,
                                   .len = strlen(pem->text),
                                   .flags = CURL_BLOB_COPY };
@@ -401,6 +406,8 @@ static CURLcode set_up_authority(CURL *easy, const struct kvb_fetch_pem *authori
 {
     CURLcode bad = set_up_pem(easy, CURLOPT_CAINFO, CURLOPT_CAINFO_BLOB, authority);
 
+    /* The system's directory would add its authorities, and the cache would keep a file that has
+     * changed. */
     if (authority->text || (authority->file && authority->file[0] != '\0')) {
         bad |= curl_easy_setopt(easy, CURLOPT_CAPATH, NULL);
         bad |= curl_easy_setopt(easy, CURLOPT_CA_CACHE_TIMEOUT, 0L);
@@ -416,8 +423,10 @@ static CURLcode set_up_transfer(struct kvb_fetch *fetch)
 
     bad |= curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
     bad |= curl_easy_setopt(easy, CURLOPT_URL, fetch->options.url);
+    /* libcurl must set no signal handlers in a process with threads. */
     bad |= curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
     bad |= curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION, 0L);
+    /* An empty text also switches off what the environment says. */
     bad |= curl_easy_setopt(easy, CURLOPT_PROXY, "");
     bad |= curl_easy_setopt(easy, CURLOPT_USERAGENT, "kvbridge/" KVB_VERSION);
     bad |= curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, fetch->error);
@@ -453,6 +462,7 @@ kvb_status kvb_fetch_check_url(const char *url, struct kvb_detail *detail)
         return KVB_NO_MEMORY;
     }
     for (size_t i = 0; i < sizeof schemes / sizeof schemes[0]; i++) {
+        /* libcurl alone would accept other schemes, too. */
         if (strncmp(url, schemes[i], strlen(schemes[i])) == 0 &&
             curl_url_set(parsed, CURLUPART_URL, url, 0) == CURLUE_OK) {
             status = KVB_OK;
@@ -532,12 +542,15 @@ static kvb_status begin_transfer(struct kvb_fetch *fetch, uint64_t now_ns)
     const uint64_t took_ms = (now_ns - fetch->started_ns) / KVB_NS_PER_MS;
     const long left_ms = (long)fetch->options.timeout_ms - (long)took_ms;
 
+    /* A stream has no end, so only its beginning is limited. */
     const CURLoption of = fetch->options.is_stream ? CURLOPT_CONNECTTIMEOUT_MS : CURLOPT_TIMEOUT_MS;
 
+    /* 0 would stand for libcurl's default, which is minutes or no limit. */
     if (curl_easy_setopt(fetch->easy, of, left_ms > 0 ? left_ms : 1L) != CURLE_OK ||
         curl_multi_add_handle(fetch->fetcher->multi, fetch->easy) != CURLM_OK) {
         return KVB_NO_MEMORY;
     }
+    /* Only now: a failure leaves it waiting, as kvb_fetch_cancel() counts on. */
     fetch->fetcher->waiting -= fetch->is_waiting;
     fetch->is_waiting = false;
     return KVB_OK;
@@ -553,6 +566,7 @@ static kvb_status begin_when_resolved(struct kvb_fetch *fetch, uint64_t now_ns)
 
     if (!kvb_host_is_numeric(fetch->host)) {
         kvb_resolver_look(fetch->fetcher->resolver, fetch->host, now_ns, &answer);
+        /* Old addresses serve while the host is looked up again. */
         if (answer.addresses.count == 0 && answer.is_queried) {
             return KVB_AGAIN;
         }
@@ -581,6 +595,7 @@ static kvb_status set_up_fetch(struct kvb_fetch *fetch)
     fetch->options.json = (kvb_span){ 0 };
     fetch->options.authority = fetch->options.certificate = fetch->options.key =
         (struct kvb_fetch_pem){ NULL, NULL };
+    /* The start must call nothing back, so that a host without an address ends in a turn. */
     const kvb_status status = begin_when_resolved(fetch, fetch->started_ns);
     return status == KVB_AGAIN || status == KVB_NOT_FOUND ? KVB_OK : status;
 }
@@ -605,6 +620,7 @@ kvb_status kvb_fetch_start(
         kvb_fetch_cancel(fetch);
         return status;
     }
+    /* In the list after all that can fail: kvb_fetch_cancel() works for one that is not in it. */
     fetch->next = fetcher->first;
     if (fetch->next) {
         fetch->next->previous = fetch;
@@ -619,6 +635,7 @@ kvb_status kvb_fetch_start(
 
 static enum kvb_fetch_outcome outcome_of(const struct kvb_fetch *fetch, CURLcode result)
 {
+    /* Ours first: for libcurl both are failed writes. */
     if (fetch->is_too_large) {
         return KVB_FETCH_TOO_LARGE;
     }
@@ -650,6 +667,7 @@ static void say_why(const struct kvb_fetch *fetch, CURLcode result, struct kvb_f
     case KVB_FETCH_CODE:
         kvb_detail_set(&end->why, "answered HTTP %u", end->code);
         return;
+    /* Of an address that was refused libcurl knows only that there is no connection. */
     case KVB_FETCH_UNREACHABLE:
         kvb_detail_set(
             &end->why, "%s",
@@ -665,6 +683,7 @@ static void say_why(const struct kvb_fetch *fetch, CURLcode result, struct kvb_f
 /* Frees the fetch before it calls on_end, which may start the next one. */
 static void end_transfer(struct kvb_fetch *fetch, CURLcode result)
 {
+    /* Copied, because the fetch is gone when on_end runs. */
     const struct kvb_fetch_options options = fetch->options;
     struct kvb_fetch_end end = { .outcome = outcome_of(fetch, result),
                                  .code = (unsigned)code_of(fetch),
@@ -724,6 +743,7 @@ static void end_all_done(struct kvb_fetcher *fetcher)
 
     for (const CURLMsg *message = NULL; (message = curl_multi_info_read(fetcher->multi, &left));) {
         char *fetch = NULL;
+        /* The message is libcurl's, and gone with the handle: its result is taken here. */
         if (message->msg == CURLMSG_DONE &&
             curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &fetch) == CURLE_OK) {
             end_transfer((struct kvb_fetch *)(void *)fetch, message->data.result);
@@ -735,6 +755,7 @@ uint64_t kvb_fetcher_work(struct kvb_fetcher *fetcher, uint64_t now_ns)
 {
     int running = 0;
 
+    /* First: what begins here sets libcurl's timer, which is looked at below. */
     const bool has_more = step_all_waiting(fetcher);
     if (now_ns >= fetcher->timer_ns) {
         fetcher->timer_ns = UINT64_MAX; /* before the call, which sets the next one */

@@ -60,6 +60,7 @@ struct kvb_scraper {
 static void free_scrape_target(struct target *target)
 {
     if (target) {
+        /* First: the fetch passes bytes to the page. */
         kvb_fetch_cancel(target->fetch);
         kvb_engine_page_free(target->page);
         kvb_buf_done(&target->body);
@@ -79,6 +80,7 @@ static void free_command(void *item)
 
 static void put_result(struct kvb_scraper *scraper, struct kvb_scrape_result *result)
 {
+    /* The ring is full when the owner has not taken results for long; newer pages follow. */
     if (!result || kvb_ring_put(scraper->results, result) != KVB_OK) {
         atomic_fetch_add_explicit(&scraper->lost, 1, memory_order_relaxed);
         free(result);
@@ -98,6 +100,7 @@ make_result(struct target *target, const struct kvb_load_sample *samples, size_t
         return NULL;
     }
     result->key = target->key;
+    /* The page counts since its beginning; a result has what is new. */
     result->refused = now.refused - target->seen.refused;
     result->resets = now.resets - target->seen.resets;
     result->count = count;
@@ -114,6 +117,7 @@ say_what_came(const struct kvb_fetch_end *end, kvb_status page, struct kvb_scrap
 {
     result->outcome = end->outcome;
     result->why = end->why;
+    /* libcurl's end has no reason for this, because take_page_bytes() has ended it. */
     if (end->outcome == KVB_FETCH_STOPPED) {
         kvb_detail_set(&result->why, "its page cannot be kept: too many ranks, or no memory");
     } else if (page == KVB_BAD_INPUT) {
@@ -165,6 +169,7 @@ static void take_end(void *context, const struct kvb_fetch_end *end)
         take_list_end(target, end);
         return;
     }
+    /* A page that broke off has no samples: half of its ranks would look like all. */
     if (end->outcome == KVB_FETCH_OK) {
         status = kvb_engine_page_end(target->page, &samples, &count);
     }
@@ -206,7 +211,9 @@ static void start_scrape(struct target *target, uint64_t now_ns)
                                                .on_end = take_end,
                                                .context = target };
 
+    /* From start to start: how long an engine takes does not shift the period. */
     target->next_ns = now_ns + target->period_ns;
+    /* What an earlier request left, which may have broken off, is dropped. */
     if (target->page) {
         kvb_engine_page_begin(target->page);
     }
@@ -244,6 +251,7 @@ static void take_commands(struct kvb_scraper *scraper)
         } else {
             drop_key(scraper, command->key);
         }
+        /* It is in the list now, or there was none. */
         command->target = NULL;
         free_command(command);
     }
@@ -270,6 +278,7 @@ static uint64_t scraper_turn(void *context, uint64_t now_ns)
     struct kvb_scraper *scraper = context;
 
     take_commands(scraper);
+    /* Before new ones start: a target whose fetch has ended may be due. */
     const uint64_t fetches_ns = kvb_fetcher_work(scraper->fetcher, now_ns);
     const uint64_t due_ns = start_due(scraper, now_ns);
     return due_ns < fetches_ns ? due_ns : fetches_ns;
@@ -279,6 +288,7 @@ static void end_scraper(void *context)
 {
     struct kvb_scraper *scraper = context;
 
+    /* Targets before the fetcher: each cancels its fetch. */
     while (scraper->first) {
         drop_key(scraper, scraper->first->key);
     }
@@ -296,6 +306,7 @@ open_all(struct kvb_scraper *scraper, struct kvb_control *control, struct kvb_re
 
     KVB_TRY(kvb_ring_new(max_waiting, free_command, &scraper->commands));
     KVB_TRY(kvb_ring_new(max_waiting, free, &scraper->results));
+    /* The job has no turn before the first command wakes it, so the fetcher may come later. */
     KVB_TRY(kvb_job_add(control, &options, &scraper->job));
     return kvb_fetcher_new(scraper->job, resolver, &scraper->fetcher);
 }
@@ -322,6 +333,7 @@ void kvb_scraper_stop(struct kvb_scraper *scraper)
     if (!scraper) {
         return;
     }
+    /* The job first: it puts results and takes commands until it has ended. */
     kvb_job_remove(scraper->job);
     kvb_ring_free(scraper->commands);
     kvb_ring_free(scraper->results);
@@ -343,6 +355,7 @@ static kvb_status send_command(struct kvb_scraper *scraper, struct target *targe
         free_command(command);
         return status;
     }
+    /* The job reads commands in its turns only. */
     kvb_job_wake(scraper->job);
     return KVB_OK;
 }
@@ -363,6 +376,7 @@ kvb_status kvb_scraper_add(
     added->key = target->key;
     added->timeout_ms = target->timeout_ms;
     added->period_ns = target->period_ms * KVB_NS_PER_MS;
+    /* Engines that are added together are not asked in the same moment. */
     added->next_ns =
         kvb_clock_monotonic_ns() + added->period_ns * (scraper->added++ % spread) / spread;
     (void)snprintf(added->url, sizeof added->url, "%s", target->url);

@@ -43,6 +43,7 @@ static int hold(const struct kvb_connection *connection)
     uint64_t inode = 0;
     const int fd = connection->fd < 0 ? -1 : fcntl(connection->fd, F_DUPFD_CLOEXEC, 0);
 
+    /* Compared after it was duplicated: from here on the number cannot change hands. */
     if (fd >= 0 && (!inode_of(fd, &inode) || inode != connection->inode)) {
         (void)close(fd);
         return -1;
@@ -118,8 +119,11 @@ bool kvb_backlog_is_above(struct kvb_backlog *backlog, uint64_t max_bytes, uint6
         backlog->was_empty = false;
         return false;
     }
+    /* Answers to pings are read within libzmq, and never taken here. */
     const uint64_t pongs = (now_ns - backlog->settled_ns) / KVB_NS_PER_S * pong_bytes_a_second;
     const uint64_t allowed = backlog->settled_bytes + backlog->taken_bytes + pongs + max_bytes;
+    /* Above by a figure that may be another file's: it is read once more over a descriptor that is
+     * held. */
     return received > allowed && kvb_connection_received(&backlog->connection, &received) &&
            received > allowed;
 }

@@ -35,6 +35,7 @@ enum { min_ping_ms = 200, max_ping_ms = 4000, pings_a_second = 250 };
 
 static size_t contexts_of(const struct kvb_zmq_size *size)
 {
+    /* Each context has a thread of its own for input: a large fleet gets several. */
     const size_t need = (size->publishers + size->loads) / owners_per_context + 1;
 
     return need < kvb_max_zmq_contexts ? need : kvb_max_zmq_contexts;
@@ -52,6 +53,7 @@ kvb_status kvb_zmq_raise_limits(const struct kvb_zmq_size *size, struct kvb_deta
     const uint64_t need = descriptors_of(size);
     const uint64_t limit = kvb_file_limit_raise(need);
 
+    /* Asked at the start: later libzmq would try to connect for ever without a word. */
     if (limit >= need) {
         return KVB_OK;
     }
@@ -106,6 +108,7 @@ void kvb_zmq_free(struct kvb_zmq *zmq)
         return;
     }
     kvb_zmq_close_run(zmq);
+    /* Its job reads sockets: it must have ended when the contexts do. */
     kvb_reader_watch_free(zmq->reader_watch);
     for (size_t i = 0; i < kvb_max_zmq_contexts; i++) {
         if (zmq->contexts[i]) {
@@ -121,6 +124,7 @@ void *kvb_zmq_context(struct kvb_zmq *zmq, size_t owner)
 
     if (!*place) {
         void *context = zmq_ctx_new();
+        /* The limit of sockets holds only if it is set before the first socket. */
         if (context && !is_sized(context)) {
             (void)zmq_ctx_term(context); /* has no sockets */
             context = NULL;

@@ -59,12 +59,14 @@ static kvb_status set_int(void *socket, int option, int value)
 static kvb_status set_xpub(void *socket)
 {
     KVB_TRY(set_int(socket, ZMQ_SNDHWM, batches_high_water));
+    /* Without it a second reader of the same topic would not be reported. */
     return set_int(socket, ZMQ_XPUB_VERBOSE, 1);
 }
 
 static kvb_status set_router(void *socket)
 {
     KVB_TRY(set_int(socket, ZMQ_SNDHWM, replies_high_water));
+    /* Without it a reply to a reader that has left, or has no room, would be dropped in silence. */
     return set_int(socket, ZMQ_ROUTER_MANDATORY, 1);
 }
 
@@ -101,6 +103,7 @@ static kvb_status open_socket(
         return KVB_IO;
     }
     KVB_TRY(kvb_zmq_socket_open(context, &options, &out->socket));
+    /* All of it before the address is bound: nobody connects without a limit, or unwatched. */
     KVB_TRY(set_int(out->socket, ZMQ_TCP_MAXRT, given->stalled_ms));
     KVB_TRY(set_int(out->socket, ZMQ_RCVBUF, receive_buffer_bytes));
     KVB_TRY(type == ZMQ_XPUB ? set_xpub(out->socket) : set_router(out->socket));
@@ -115,6 +118,7 @@ static kvb_status open_server_sockets(
 {
     KVB_TRY(open_socket(server, options, ZMQ_XPUB, options->events, &server->xpub));
     KVB_TRY(listen_at(server->xpub.socket, options->events, detail));
+    /* Without replays there is no ROUTER, which others look at before they use it. */
     if (options->replay[0] == '\0') {
         return KVB_OK;
     }
@@ -147,6 +151,7 @@ kvb_status kvb_event_server_open(
 
 static void close_socket(struct kvb_event_server *server, struct server_socket *one, int linger_ms)
 {
+    /* The watch reads the monitor on the control thread, so it goes first. */
     kvb_reader_watch_drop(server->zmq->reader_watch, one->readers);
     one->readers = NULL;
     if (one->monitor) {
@@ -198,10 +203,12 @@ bool kvb_event_server_receive(
     struct kvb_event_server_received received = { .kind = KVB_EVENT_IGNORED };
 
     kvb_zmq_message_close(&server->message);
+    /* Subscriptions come first: libzmq has taken them in already, and they must be counted. */
     if (kvb_zmq_message_receive(server->xpub.socket, &server->message) == KVB_OK) {
         kvb_reader_watch_subscribed(
             server->zmq->reader_watch, server->xpub.readers,
             zmq_msg_get(&server->message.parts[0], ZMQ_SRCFD));
+        /* An unsubscription counts as well, but is nothing to the caller. */
         if (is_subscription(server, &server->message.frames)) {
             received.kind = KVB_EVENT_SUBSCRIBED;
         }
@@ -258,6 +265,7 @@ static kvb_status send_server_reply(
     kvb_span payload)
 {
     uint8_t number[seq_bytes];
+    /* The ROUTER takes the first frame as the address; the DEALER of a reader gets the rest. */
     const kvb_span frames[] = { identity, { .len = 0 }, topic, { number, sizeof number }, payload };
 
     kvb_frames_write_seq(seq, number);

@@ -45,6 +45,7 @@ void kvb_frames_of_request(
     if (request == KVB_REQUEST_MOONCAKE) {
         frames.frame[frames.count++] = (kvb_span){ id, sizeof id - 1 };
     }
+    /* The bytes are the caller's: the frames point to them until they are sent. */
     kvb_frames_write_seq(seq, seq_frame);
     frames.frame[frames.count++] = (kvb_span){ NULL, 0 };
     frames.frame[frames.count++] = (kvb_span){ seq_frame, seq_bytes };
@@ -68,6 +69,7 @@ kvb_status kvb_frames_read_replay(
     /* No batch is eight bytes of 0xff.  Mooncake ends so, under any number or none. */
     const bool ends_by_payload = read_frame_seq(payload, &payload_seq) && payload_seq == end_seq;
 
+    /* The end is looked for first: one of its forms has no number. */
     if (ends_by_payload || payload.len == 0 || (has_seq && seq == end_seq)) {
         *out_kind = KVB_REPLAY_END;
         return KVB_OK;

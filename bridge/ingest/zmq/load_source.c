@@ -42,6 +42,7 @@ static kvb_status open_load_sub(struct kvb_load_source *source)
     if (zmq_setsockopt(source->sub, ZMQ_SUBSCRIBE, "", 0) != 0) {
         return KVB_IO;
     }
+    /* Before the connection begins, so that no event is missed. */
     KVB_TRY(kvb_zmq_monitor_open(
         source->context, source->sub,
         ZMQ_EVENT_CONNECTED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CONNECT_RETRIED,
@@ -53,6 +54,7 @@ static kvb_status open_load_sub(struct kvb_load_source *source)
 static void close_load_sub(struct kvb_load_source *source)
 {
     if (source->sub) {
+        /* While its socket is open, which ends libzmq's side of it. */
         kvb_zmq_monitor_close(source->sub, &source->monitor);
         kvb_poller_drop_socket(source->poller, source->owner, source->sub);
         kvb_zmq_socket_close(&source->sub);
@@ -83,6 +85,7 @@ kvb_load_source_connect(struct kvb_load_source *source, uint64_t now_ns, const c
         kvb_named_endpoint_look(&source->endpoint, source->resolver, false, now_ns, &has_moved);
     *out_why = source->endpoint.why.text;
     KVB_TRY(status);
+    /* The address is the same: opening the socket for it has failed before. */
     return has_moved ? reopen_load_sub(source) : KVB_IO; /* the next renewal tries again */
 }
 
@@ -105,6 +108,7 @@ bool kvb_load_source_is_cut(struct kvb_load_source *source, uint64_t now_ns)
     int value = 0;
 
     while (source->sub && kvb_zmq_monitor_next(source->monitor, &event, &value) == KVB_OK) {
+        /* Any later event is a new attempt, so libzmq goes on by itself. */
         source->lost_ns = event == ZMQ_EVENT_DISCONNECTED ? now_ns : 0;
         source->backlog = kvb_backlog_of(event == ZMQ_EVENT_CONNECTED ? value : -1, now_ns);
     }
@@ -113,6 +117,7 @@ bool kvb_load_source_is_cut(struct kvb_load_source *source, uint64_t now_ns)
         source->backlog.connection = kvb_connection_none();
         return true;
     }
+    /* Without a report for so long libzmq has given the connection up. */
     if (source->lost_ns == 0 || now_ns - source->lost_ns < kvb_retry_report_ms * KVB_NS_PER_MS) {
         return false;
     }
@@ -184,6 +189,7 @@ kvb_load_source_receive(struct kvb_load_source *source, struct kvb_load_sample *
     struct kvb_zmq_message message;
 
     KVB_TRY(receive_load(source, &message));
+    /* The last frame, whether or not a topic and a number stand before it. */
     const kvb_span payload = message.frames.frame[message.part_count - 1];
     const kvb_status status = message.frames.count > kvb_max_frames
                                   ? KVB_BAD_INPUT

@@ -53,12 +53,14 @@ kvb_status kvb_zmq_message_receive(void *socket, struct kvb_zmq_message *message
     message->part_count = 0;
     message->frames.count = 0;
     do {
+        /* The rest must be received, or it would be the beginning of the next message. */
         if (message->part_count == kvb_max_frames) {
             drop_other_frames(socket, message);
             return KVB_OK;
         }
         const kvb_status status = receive_part(socket, message);
         if (status != KVB_OK) {
+            /* It may have parts already; a caller that sees a failure closes nothing. */
             kvb_zmq_message_close(message);
             return status;
         }
@@ -80,6 +82,7 @@ uint64_t kvb_zmq_message_wire_bytes(const struct kvb_zmq_message *message)
 
     for (size_t i = 0; i < message->part_count; i++) {
         const size_t len = message->frames.frame[i].len;
+        /* ZMTP: a byte of flags, and a length of one byte or of eight. */
         bytes += len + (len > UINT8_MAX ? 9 : 2);
     }
     return bytes;

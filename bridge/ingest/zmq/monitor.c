@@ -16,6 +16,7 @@ kvb_status kvb_zmq_monitor_open(void *context, void *watched, int events, void *
     if (zmq_socket_monitor(watched, address, events) != 0) {
         return KVB_IO;
     }
+    /* Its queue has no limit: the thread of libzmq that reports must never find it full. */
     void *monitor = zmq_socket(context, ZMQ_PAIR);
     if (!monitor || zmq_setsockopt(monitor, ZMQ_LINGER, &none, sizeof none) != 0 ||
         zmq_setsockopt(monitor, ZMQ_RCVHWM, &none, sizeof none) != 0 ||
@@ -42,6 +43,7 @@ kvb_status kvb_zmq_monitor_next(void *monitor, uint16_t *out_event, int *out_val
 
     KVB_TRY(kvb_zmq_message_receive(monitor, &message));
     const kvb_span frame = message.frames.frame[0];
+    /* A frame that is too short is event 0, which nobody follows. */
     *out_event = 0;
     *out_value = -1;
     if (frame.len >= sizeof *out_event + sizeof *out_value) {

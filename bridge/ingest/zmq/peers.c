@@ -44,6 +44,7 @@ static void name_engine(struct kvb_peers *peers, size_t fd)
 static void find_only(struct kvb_peers *peers)
 {
     peers->only = kvb_no_peer;
+    /* One engine without a descriptor leaves kvb_no_peer: no batch is taken for its own. */
     for (size_t fd = 0; kvb_peers_count(peers) == 1 && fd < peers->capacity; fd++) {
         if (peers->of_fd[fd] == peer_engine) {
             peers->only = (int)fd;
@@ -56,6 +57,7 @@ static void find_only(struct kvb_peers *peers)
  * them. */
 static void settle(struct kvb_peers *peers)
 {
+    /* One of them may have left, or was never tracked for lack of memory. */
     if (peers->unnamed > peers->shaking) {
         peers->unnamed = peers->shaking;
     }
@@ -96,12 +98,14 @@ bool kvb_peers_left(struct kvb_peers *peers, int fd)
     const enum peer peer = peer_at(peers, fd);
     const bool has_failed = peers->has_failed;
 
+    /* A failed handshake is reported just before its end, and explains this end alone. */
     peers->has_failed = false;
     if (peer != peer_none) {
         peers->of_fd[fd] = peer_none;
         peers->named -= peer == peer_engine;
         peers->shaking -= peer == peer_shaking;
     }
+    /* It may have been one of the engines whose descriptors are not known. */
     const bool is_doubtful = peer != peer_engine && !has_failed && peers->unnamed > 0;
     settle(peers);
     return peer == peer_engine || is_doubtful;
@@ -109,6 +113,7 @@ bool kvb_peers_left(struct kvb_peers *peers, int fd)
 
 void kvb_peers_received(struct kvb_peers *peers, int fd)
 {
+    /* A message is proof: none comes before the handshake is over. */
     if (peer_at(peers, fd) == peer_shaking && peers->unnamed > 0) {
         name_engine(peers, (size_t)fd);
         peers->unnamed--;

@@ -122,6 +122,7 @@ void kvb_poller_drop_socket(struct kvb_poller *poller, size_t owner, void *socke
         if (at->sockets[i].socket == socket) {
             /* fails when the descriptor is closed; epoll has then removed it */
             (void)epoll_ctl(poller->epoll_fd, EPOLL_CTL_DEL, fd_of(socket), NULL);
+            /* The order of the sockets does not matter. */
             at->sockets[i] = at->sockets[--at->socket_count];
             return;
         }
@@ -136,6 +137,7 @@ kvb_status kvb_poller_add_fd(struct kvb_poller *poller, size_t owner, int fd)
 void kvb_poller_set_pending(struct kvb_poller *poller, size_t owner, unsigned kinds)
 {
     poller->owners[owner].pending = kinds;
+    /* For none, too: the next check then takes the owner from the list. */
     heat(poller, owner);
 }
 
@@ -165,10 +167,12 @@ static unsigned look(struct owner *owner)
 
     for (size_t i = 0; i < owner->socket_count; i++) {
         const struct watched *watched = &owner->sockets[i];
+        /* A socket costs two system calls: a kind is asked only while its answer is open. */
         if ((watched->kind & (owner->drained | with_input)) == 0 && has_input(watched->socket)) {
             with_input |= watched->kind;
         }
     }
+    /* Asking has re-armed the edges of those without input. */
     owner->drained = ~with_input;
     return owner->pending | with_input;
 }
@@ -201,6 +205,7 @@ static void take_poll_event(struct kvb_poller *poller, uint64_t tag)
     if (owner->is_hot) {
         return; /* on the ready list already; checked again before the next wait */
     }
+    /* An owner of plain descriptors has none to ask: it is ready while epoll says so. */
     owner->ready = owner->socket_count > 0 ? look(owner) : kvb_ready_live;
     if (owner->ready) {
         heat(poller, at);
@@ -223,6 +228,7 @@ kvb_status kvb_poller_wait(struct kvb_poller *poller, int timeout_ms)
 {
     struct epoll_event events[events_a_wait];
 
+    /* Before the wait: no edge tells of input that a run has left in a socket. */
     look_at_hot(poller);
     const int count =
         epoll_wait(poller->epoll_fd, events, events_a_wait, poller->hot_count > 0 ? 0 : timeout_ms);

@@ -82,6 +82,7 @@ static void follow_reader(struct kvb_watched_readers *of, uint16_t event, int fd
     if (event != ZMQ_EVENT_ACCEPTED) {
         return; /* the monitor stopped */
     }
+    /* A descriptor that is known is used again: the end of the earlier reader was not seen. */
     reader = reader ? reader : free_place(of);
     if (!reader) {
         struct reader extra = { .connection = kvb_connection_of(fd) };
@@ -97,6 +98,7 @@ is_above(const struct kvb_watched_readers *of, const struct reader *reader, uint
     const uint64_t age_s = (now_ns - reader->since_ns) / KVB_NS_PER_S;
     uint64_t bytes = 0;
 
+    /* The count holds over ipc://, too, where the kernel counts no bytes. */
     return reader->subscriptions > max_subscriptions + age_s ||
            (kvb_connection_received(&reader->connection, &bytes) &&
             bytes > of->max_bytes + age_s * of->bytes_a_second);
@@ -109,6 +111,7 @@ static bool look_at_readers(struct kvb_watched_readers *of, uint64_t now_ns)
     uint16_t event = 0;
     int fd = -1;
 
+    /* Events first: a reader that has left must not be judged by what its descriptor is now. */
     while (kvb_zmq_monitor_next(of->monitor, &event, &fd) == KVB_OK) {
         follow_reader(of, event, fd, now_ns);
     }
@@ -121,6 +124,7 @@ static bool look_at_readers(struct kvb_watched_readers *of, uint64_t now_ns)
         if (reader->is_sure && is_above(of, reader, now_ns)) {
             end_reader(of, reader);
         }
+        /* From the next look on, before which the monitor is read again. */
         reader->is_sure = true;
     }
     return has_readers;
@@ -184,6 +188,7 @@ kvb_status kvb_reader_watch_add(
     readers->next = watch->first;
     watch->first = readers;
     (void)pthread_mutex_unlock(&watch->lock);
+    /* Without sockets the job has slept without end. */
     kvb_job_wake(watch->job);
     *out_readers = readers;
     return KVB_OK;
@@ -195,6 +200,7 @@ void kvb_reader_watch_drop(struct kvb_reader_watch *watch, struct kvb_watched_re
         return;
     }
     (void)pthread_mutex_lock(&watch->lock);
+    /* When the lock is free again, no turn uses the monitor any more. */
     for (struct kvb_watched_readers **at = &watch->first; *at; at = &(*at)->next) {
         if (*at == readers) {
             *at = readers->next;

@@ -39,6 +39,7 @@ static void read_reply_kind(const struct kvb_zmq_message *message, struct kvb_re
     enum kvb_replay_frame kind = KVB_REPLAY_END;
     kvb_span payload;
 
+    /* A bad one is kept, too: it is counted in its turn. */
     if (kvb_frames_read_replay(&message->frames, &kind, &reply->seq, &payload) != KVB_OK) {
         reply->kind = kvb_reply_bad;
     } else {
@@ -65,9 +66,11 @@ kvb_status kvb_reply_queue_put(struct kvb_reply_queue *queue, struct kvb_zmq_mes
     zmq_msg_t *payload = &message->parts[message->part_count - 1];
     const size_t bytes = bytes_of(payload);
 
+    /* A few are kept whatever their size, or a replay of large ones would never end. */
     if (queue->bytes + bytes > queue->max_bytes && kvb_reply_queue_count(queue) >= fewest_kept) {
         return KVB_TOO_LARGE;
     }
+    /* Before room is reserved, so that places of taken replies are used again. */
     compact_reply_queue(queue);
     KVB_TRY(kvb_array_reserve(
         &queue->items, &queue->capacity, queue->end + 1, sizeof *queue->items, max_replies));
@@ -91,6 +94,7 @@ kvb_status kvb_reply_queue_take(struct kvb_reply_queue *queue, struct kvb_reply 
     out_reply->has_topic = oldest->has_topic;
     out_reply->seq = oldest->seq;
     (void)zmq_msg_init(&out_reply->payload);
+    /* The place keeps an empty message, which needs no close. */
     (void)zmq_msg_move(&out_reply->payload, &oldest->payload);
     queue->bytes -= bytes_of(&out_reply->payload);
     return KVB_OK;

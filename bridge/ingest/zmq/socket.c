@@ -77,6 +77,7 @@ kvb_zmq_socket_open(void *context, const struct kvb_zmq_socket_options *options,
     if (!socket) {
         return KVB_IO;
     }
+    /* Options hold for connections that begin later, so all are set before the first. */
     const kvb_status status = set_options(socket, options);
     if (status != KVB_OK) {
         kvb_zmq_socket_close(&socket);

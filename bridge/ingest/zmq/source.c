@@ -132,6 +132,7 @@ static kvb_status open_event_sub(struct kvb_source *source)
     char address[kvb_zmq_address_bytes];
 
     source->link = LINK_TRYING;
+    /* Those known so far were connections of the socket before. */
     for (size_t i = 0; i < max_backlogs; i++) {
         source->backlogs[i].connection = kvb_connection_none();
     }
@@ -141,10 +142,12 @@ static kvb_status open_event_sub(struct kvb_source *source)
     if (zmq_setsockopt(source->sub, ZMQ_SUBSCRIBE, source->topic, strlen(source->topic)) != 0) {
         return KVB_IO;
     }
+    /* Before the connection begins, so that none of its events is missed. */
     KVB_TRY(open_monitor(source));
     KVB_TRY(kvb_poller_add_socket(source->poller, source->owner, kvb_ready_live, source->sub));
     KVB_TRY(kvb_poller_add_socket(source->poller, source->owner, kvb_ready_live, source->monitor));
     source->open_why.text[0] = '\0';
+    /* A name was resolved before: libzmq gets a number and never waits for a name server. */
     const int failed =
         source->is_bound ? zmq_bind(source->sub, address) : zmq_connect(source->sub, address);
     if (failed && source->is_bound) {
@@ -168,6 +171,7 @@ static void close_watched(struct kvb_source *source, void **socket)
 static void close_event_sub(struct kvb_source *source)
 {
     if (source->monitor) {
+        /* Before it is closed: the poller takes its descriptor from epoll. */
         kvb_poller_drop_socket(source->poller, source->owner, source->monitor);
         kvb_zmq_monitor_close(source->sub, &source->monitor);
     }
@@ -191,11 +195,13 @@ set_source_addresses(struct kvb_source *source, const struct kvb_source_options 
         copy_endpoint_text(source->topic, sizeof source->topic, options->topic);
 
     if (options->refuses_metadata) {
+        /* A bound address is one of this host, and reaches nobody. */
         if (!options->bind) {
             kvb_named_endpoint_restrict(&source->events);
         }
         kvb_named_endpoint_restrict(&source->replay);
     }
+    /* The caller's sentence ends with the text of errno. */
     errno = fits ? 0 : ENAMETOOLONG;
     return fits ? KVB_OK : KVB_BAD_CONFIG;
 }
@@ -232,6 +238,7 @@ kvb_status kvb_source_open(
     source->is_bound = options->bind;
     source->replay_request = options->replay_request;
     source->replies.max_bytes = options->max_replay_bytes;
+    /* From here on kvb_source_close() may be called. */
     (void)zmq_msg_init(&source->reply.payload); /* cannot fail */
     kvb_peers_init(&source->peers);
     kvb_status status = set_source_addresses(source, options);
@@ -313,6 +320,7 @@ static void note_taken(struct kvb_source *source, int sender, uint64_t bytes)
 {
     for (size_t i = 0; i < max_backlogs; i++) {
         struct kvb_backlog *backlog = &source->backlogs[i];
+        /* A SUB that connects has one connection, whoever the message names. */
         if (backlog->connection.fd >= 0 &&
             (!source->is_bound || backlog->connection.fd == sender)) {
             kvb_backlog_take(backlog, bytes);
@@ -334,6 +342,7 @@ void kvb_source_end_floods(struct kvb_source *source, uint64_t now_ns)
         struct kvb_backlog *backlog = &source->backlogs[i];
         if (backlog->connection.fd >= 0 &&
             kvb_backlog_is_above(backlog, kvb_max_engine_backlog_bytes, now_ns)) {
+            /* It may have ended by itself meanwhile, which is no flood. */
             source->counters.floods += kvb_connection_end(&backlog->connection);
             backlog->connection = kvb_connection_none();
         }
@@ -348,6 +357,7 @@ static void drop_leftovers(struct kvb_source *source)
     for (size_t i = 0; i < drops_a_turn; i++) {
         const kvb_status status = kvb_zmq_message_receive(source->sub, &message);
         if (status != KVB_OK) {
+            /* An error is no empty socket: the poller must ask again. */
             source->is_drained = status == KVB_AGAIN;
             return;
         }
@@ -363,6 +373,7 @@ size_t kvb_source_receive(
     size_t batches = 0;
     size_t bytes = 0;
 
+    /* The payloads of the run before were borrowed until now. */
     kvb_zmq_close_run(zmq);
     *out_refused = 0;
     source->is_drained = false;
@@ -378,6 +389,7 @@ size_t kvb_source_receive(
             source->is_drained = status == KVB_AGAIN;
             break;
         }
+        /* Kept even when it is no batch: the next call closes it with the run. */
         zmq->run_count++;
         batch->sender = sender_of(source, message);
         note_taken(source, batch->sender, kvb_zmq_message_wire_bytes(message));
@@ -424,6 +436,7 @@ static void note_loss(struct kvb_source *source, struct kvb_source_link *link)
 {
     struct kvb_source_counters *counters = &source->counters;
 
+    /* libzmq reports a new attempt soon, unless a protocol error has ended the connection. */
     source->renewal.retry = RETRY_OWED;
     link->was_lost = true;
     /* Without a completed handshake it is a failed attempt, and no loss. */
@@ -440,6 +453,7 @@ static void note_retry(struct kvb_source *source)
 {
     source->counters.retries++;
     source->renewal.retry = RETRY_NOT_OWED;
+    /* The attempt after a loss is no failure: that one has worked. */
     if (source->link == LINK_LOST) {
         source->link = LINK_STALE;
         return;
@@ -479,6 +493,7 @@ follow_monitor(struct kvb_source *source, uint16_t event, int fd, struct kvb_sou
         }
         source->link = source->is_bound ? source->link : LINK_UP;
         source->counters.connects++;
+        /* What strayed before came on another connection. */
         source->strays = (struct kvb_source_strays){ 0 };
         subscribe_new_connection(source);
         kvb_address_choice_connected(&source->events.choice);
@@ -487,6 +502,7 @@ follow_monitor(struct kvb_source *source, uint16_t event, int fd, struct kvb_sou
         break;
     case ZMQ_EVENT_DISCONNECTED:
         note_end(source, fd);
+        /* Of a bound SUB, scanners that leave are no loss. */
         if (!source->is_bound || kvb_peers_left(&source->peers, fd)) {
             note_loss(source, link);
         }
@@ -512,6 +528,7 @@ struct kvb_source_link kvb_source_read_monitor(struct kvb_source *source)
         follow_monitor(source, event, value, &link);
         source->renewal.is_received = true;
     }
+    /* Both sockets of this kind were found empty, so the poller need not ask them. */
     if (status == KVB_AGAIN && source->is_drained) {
         kvb_poller_set_drained(source->poller, source->owner, kvb_ready_live);
     }
@@ -543,6 +560,7 @@ static kvb_status follow_name(struct kvb_source *source, uint64_t now_ns, bool *
     const bool has_failed = source->link == LINK_FAILED;
 
     *out_has_moved = false;
+    /* A connection that works, or is being tried, stays whatever the name says. */
     if (!has_failed && source->link != LINK_CLOSED && source->link != LINK_STALE) {
         return KVB_OK;
     }
@@ -579,10 +597,12 @@ static bool is_connection_given_up(struct kvb_source *source, uint64_t now_ns)
         return false;
     }
     renewal->up_ns = 0;
+    /* Any event shows that libzmq is still at it, and begins the silence anew. */
     if (renewal->is_received || renewal->quiet_ns == 0) {
         renewal->is_received = false;
         renewal->quiet_ns = now_ns;
     }
+    /* libzmq would have reported by now: it has given up, as after a protocol error. */
     if (renewal->retry == RETRY_OWED && now_ns - renewal->quiet_ns >= between_renewals.first_ns) {
         renewal->retry = RETRY_MISSED;
         source->counters.protocol_errors++;
@@ -590,6 +610,7 @@ static bool is_connection_given_up(struct kvb_source *source, uint64_t now_ns)
     const uint64_t wait_ns = renewal->pauses.pause_ns > between_renewals.first_ns
                                  ? renewal->pauses.pause_ns
                                  : between_renewals.first_ns;
+    /* Nothing is under way, so the pause alone counts; else libzmq has 30 s. */
     const bool is_idle = renewal->retry != RETRY_NOT_OWED || !source->sub;
     return now_ns - renewal->quiet_ns >= (is_idle ? wait_ns : max_silence_ns);
 }
@@ -615,10 +636,12 @@ renew_connection(struct kvb_source *source, uint64_t now_ns, const char **out_re
     struct renewal *renewal = &source->renewal;
     bool has_moved = false;
 
+    /* Before the state is reset: the reason is read from it. */
     *out_reason = reason_of(source);
     source->counters.renewals++;
     *renewal = (struct renewal){ .pauses = renewal->pauses };
     (void)kvb_backoff_fail(&renewal->pauses, &between_renewals, now_ns);
+    /* As after a failed attempt: another address of the name may be better. */
     KVB_TRY(look_up(source, true, now_ns, &has_moved));
     return reopen_event_sub(source);
 }
@@ -641,6 +664,7 @@ kvb_status kvb_source_renew(struct kvb_source *source, uint64_t now_ns, const ch
         (void)reopen_event_sub(source); /* after a failure, a later call opens it */
         return KVB_AGAIN;
     }
+    /* A bound SUB needs nothing while it listens: its engine connects again. */
     if ((source->is_bound && source->sub) || !is_connection_given_up(source, now_ns)) {
         return KVB_AGAIN;
     }
@@ -652,6 +676,7 @@ bool kvb_source_is_of_engine(struct kvb_source *source, const struct kvb_source_
     if (!source->is_bound) {
         return true;
     }
+    /* First: the message may show which of the connections is the engine's. */
     kvb_peers_received(&source->peers, batch->sender);
     return batch->sender == source->peers.only;
 }
@@ -718,6 +743,7 @@ static kvb_status look_up_replay(struct kvb_source *source)
     const bool has_failed = source->is_unanswered;
     bool has_moved = false;
 
+    /* Until a reply comes; without one the next request takes another address. */
     source->is_unanswered = true;
     if (source->replay.host[0] != '\0' && strcmp(source->replay.host, source->events.host) == 0) {
         source->replay.choice = source->events.choice;
@@ -743,6 +769,7 @@ static bool may_open_files(void)
 
 kvb_status kvb_source_replay_start(struct kvb_source *source, uint64_t from)
 {
+    /* A new socket for each: late replies of an earlier request have no way into this one. */
     kvb_source_replay_stop(source);
     KVB_TRY(look_up_replay(source));
     kvb_status status = may_open_files() ? open_dealer(source) : KVB_TOO_LARGE;
@@ -775,6 +802,7 @@ void kvb_source_replay_drain(struct kvb_source *source)
         source->is_unanswered = false;
         if (kvb_reply_queue_put(&source->replies, &message) != KVB_OK) {
             kvb_zmq_message_close(&message);
+            /* Without the socket libzmq cannot go on to fill its own queue, which has no limit. */
             close_watched(source, &source->dealer);
             source->is_cut = true;
             source->counters.cuts++;
@@ -783,6 +811,7 @@ void kvb_source_replay_drain(struct kvb_source *source)
     if (status == KVB_AGAIN) {
         kvb_poller_set_drained(source->poller, source->owner, kvb_ready_reply);
     }
+    /* The queue is no socket: the poller learns of what waits there in this way alone. */
     const bool has_more = source->is_cut || kvb_reply_queue_count(&source->replies) > 0;
     kvb_poller_set_pending(source->poller, source->owner, has_more ? kvb_ready_reply : 0);
 }
@@ -793,6 +822,7 @@ kvb_status kvb_source_replay_receive(
     (void)zmq_msg_close(&source->reply.payload);
     (void)zmq_msg_init(&source->reply.payload);
     if (kvb_reply_queue_take(&source->replies, &source->reply) != KVB_OK) {
+        /* Said after the last reply, so that what was received is applied first. */
         *out_kind = KVB_REPLY_CUT;
         return source->is_cut ? KVB_OK : KVB_AGAIN;
     }
