@@ -484,14 +484,15 @@ static void drop_late_link(struct kvb_dialing *dialing)
     }
 }
 
-/* Lets SIGURG interrupt the system call in which this thread waits: the handler is set without
- * SA_RESTART.  nats.c then tries the next server, or fails; name look-ups continue.  SIGURG is
- * chosen because processes without a handler ignore it. */
+/* Lets SIGURG interrupt the system call in which this thread waits.  nats.c then tries the next
+ * server, or fails; name look-ups continue. */
 static void let_be_interrupted(void)
 {
+    /* Without SA_RESTART, or the kernel would go on with the call. */
     const struct sigaction action = { .sa_handler = on_dial_signal };
     sigset_t interrupting;
 
+    /* SIGURG, because a process without a handler ignores it. */
     (void)sigemptyset(&interrupting);
     (void)sigaddset(&interrupting, SIGURG);
     (void)sigaction(SIGURG, &action, NULL);
@@ -552,13 +553,13 @@ static void end_dial(struct kvb_dialing *dialing, struct kvb_bus *bus)
     }
 }
 
-/* Connects, and repeats a rejected login that signs a nonce.  nats.c takes a signature that begins
- * with a zero byte for an empty one, and does not send it, so the server rejects one of 256 such
- * logins.  The second attempt signs another nonce. */
+/* Connects, and repeats a rejected login that signs a nonce. */
 static natsStatus connect_twice(struct kvb_dialing *dialing)
 {
     natsStatus answer = natsConnection_Connect(&dialing->link->nats, dialing->options);
 
+    /* nats.c takes a signature that begins with a zero byte for an empty one, and does not send it:
+     * the server rejects one of 256 such logins.  The second attempt signs another nonce. */
     if (dialing->is_signed && answer == NATS_CONNECTION_AUTH_FAILED) {
         answer = natsConnection_Connect(&dialing->link->nats, dialing->options);
     }
@@ -706,7 +707,6 @@ kvb_status kvb_link_dial(struct kvb_bus *bus, struct kvb_link **out_link)
 
 /* ---- Servers that a server announces ---------------------------------------------- */
 
-/* With TLS, announced IP addresses cannot be used when certificates contain only host names. */
 void kvb_link_note_servers(struct kvb_link *link)
 {
     struct kvb_bus *bus = link->bus;
@@ -715,6 +715,7 @@ void kvb_link_note_servers(struct kvb_link *link)
     size_t len = 0;
     int count = 0;
 
+    /* With TLS, announced IP addresses cannot be used when certificates contain only host names. */
     if (natsConnection_GetDiscoveredServers(link->nats, &servers, &count) != NATS_OK) {
         return;
     }

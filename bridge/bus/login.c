@@ -165,14 +165,14 @@ static kvb_status check_line_ends(const char *path, const char *content, struct 
     return KVB_OK;
 }
 
-/* Checks that the JWT and the seed are there.  nats.c does not: it sends the content of a file
- * without them as if it were a token. */
+/* Checks that the JWT and the seed are there. */
 static kvb_status check_credentials(const struct kvb_bus_login *login, struct kvb_detail *detail)
 {
     char content[2 * max_secret_bytes];
 
     KVB_TRY(kvb_secret_file_read(
         login->credentials, KVB_FILE_PRIVATE, content, sizeof content, NULL, detail));
+    /* nats.c does not look: it sends the content of a file without them as if it were a token. */
     const bool has_parts = strstr(content, "BEGIN NATS USER JWT") && strstr(content, "\nSU");
     const kvb_status status = check_line_ends(login->credentials, content, detail);
     /* Both looks at the content come before it is wiped. */
@@ -462,12 +462,13 @@ set_nkey(const struct kvb_bus_login *login, natsOptions *options, struct kvb_det
         natsOptions_SetNKeyFromSeed(options, public_key, path), "nkey_seed_file", detail);
 }
 
-/* Requires TLS when the login or the url does.  nats.c ignores the scheme tls://: it would send a
- * password in clear text to a server that does not require TLS. */
+/* Requires TLS when the login or the url does. */
 static kvb_status set_tls(
     const struct kvb_bus_login *login, const char *url, natsOptions *options,
     struct kvb_detail *detail)
 {
+    /* nats.c ignores the scheme tls://: it would send a password in clear text to a server that
+     * does not require TLS. */
     if (kvb_login_wants_tls(login, url)) {
         KVB_TRY(fail_by_nats(natsOptions_SetSecure(options, true), "url", detail));
     }

@@ -17,6 +17,7 @@ bool kvb_name_is_valid(const char *name)
 {
     size_t len = 0;
 
+    /* It also stops at the NUL, which belongs to no name. */
     while (len <= kvb_name_bytes && is_subject_byte(name[len])) {
         len++;
     }
@@ -96,6 +97,7 @@ static kvb_status take_subject_name(const char **rest, char out[kvb_name_bytes +
 {
     const size_t len = strcspn(*rest, ".");
 
+    /* Before the copy: the subject of a stranger may have tokens of any length. */
     if (len > kvb_name_bytes) {
         return KVB_BAD_INPUT;
     }
@@ -121,6 +123,7 @@ kvb_status kvb_subject_split(
     if (!kvb_subject_is_valid(rest, false)) {
         return KVB_BAD_INPUT;
     }
+    /* Only now: a subject that is refused leaves all three as they were. */
     memcpy(out_namespace, name_space, sizeof name_space);
     memcpy(out_component, component, sizeof component);
     *out_tail = rest;

@@ -137,14 +137,14 @@ static enum kvb_dns_result search(struct kvb_lookup *lookup, int family)
     return worst;
 }
 
-/* IPv6 only where there is no IPv4: engines listen on IPv4 by default, and of a host that
- * /etc/hosts knows by an IPv4 address, no name server need be asked. */
 static void *run_lookup(void *context)
 {
     struct kvb_lookup *lookup = context;
     const bool is_host = lookup->kind == KVB_LOOKUP_HOST;
 
     (void)pthread_setname_np(pthread_self(), "kvb-lookup"); /* for top -H; may fail */
+    /* IPv4 first, and IPv6 only where there is none: engines listen on IPv4 by default, and of a
+     * host that /etc/hosts knows by an IPv4 address, no name server need be asked. */
     lookup->result = is_host ? look_up(lookup, lookup->name, AF_INET) : search(lookup, AF_INET);
     /* Not after a failure: the host may have an IPv4 address all the same. */
     if (lookup->result == KVB_DNS_NO_NAME) {

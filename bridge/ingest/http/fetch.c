@@ -323,8 +323,6 @@ static CURLcode add_token(struct kvb_fetch *fetch, const char *token)
     return bad;
 }
 
-/* libcurl copies the body.  Without bytes a POST has an empty one.  Without "Expect:" libcurl would
- * wait up to a second for "100 Continue" before a large body. */
 static CURLcode set_up_request(struct kvb_fetch *fetch)
 {
     const struct kvb_fetch_options *options = &fetch->options;
@@ -333,8 +331,10 @@ static CURLcode set_up_request(struct kvb_fetch *fetch)
     if (options->json.len > 0) {
         bad |= curl_easy_setopt(
             fetch->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)options->json.len);
+        /* libcurl copies the body, of which it must have been told the length before. */
         bad |= curl_easy_setopt(fetch->easy, CURLOPT_COPYPOSTFIELDS, options->json.data);
         bad |= add_fetch_header(fetch, "Content-Type: application/json");
+        /* Else libcurl would wait up to a second for "100 Continue" before a large body. */
         bad |= add_fetch_header(fetch, "Expect:");
     }
     if (options->method) {
@@ -510,12 +510,12 @@ static kvb_status read_host(struct kvb_fetch *fetch)
 }
 
 /* Sets CURLOPT_RESOLVE to "+host:port:address,address".  libcurl tries the addresses in turn.  The
- * Host header and the name expected in a certificate do not change.  The + makes the addresses
- * expire in libcurl's cache. */
+ * Host header and the name expected in a certificate do not change. */
 static kvb_status
 set_fetch_addresses(struct kvb_fetch *fetch, const struct kvb_addresses *addresses)
 {
     char text[kvb_host_bytes + 16 + kvb_max_addresses * (kvb_address_bytes + 3)];
+    /* The + makes the addresses expire in libcurl's cache. */
     int len = snprintf(text, sizeof text, "+%s:%u:", fetch->host, fetch->port);
 
     for (size_t i = 0; i < addresses->count; i++) {

@@ -187,11 +187,12 @@ uint64_t kvb_event_server_take_ended(struct kvb_event_server *server)
 
 /* ---- Receiving ---- */
 
-/* True for a subscription to a prefix of our topic.  Its frame is a byte 1, then the prefix. */
+/* True for a subscription to a prefix of our topic. */
 static bool is_subscription(const struct kvb_event_server *server, const struct kvb_frames *frames)
 {
     const kvb_span frame = frames->frame[0];
 
+    /* A byte 1, then the prefix; 0 ends a subscription. */
     return frames->count == 1 && frame.len > 0 && frame.data[0] == 1 &&
            frame.len - 1 <= server->topic_len &&
            memcmp(frame.data + 1, server->topic, frame.len - 1) == 0;
@@ -234,11 +235,11 @@ static kvb_status from_send_errno(int code)
                                            : KVB_IO;
 }
 
-/* Only the first frame of a message can fail for lack of room; libzmq then accepts the others. */
 static kvb_status send_server_frames(void *socket, const kvb_span *frames, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         const int more = i + 1 < count ? ZMQ_SNDMORE : 0;
+        /* Only the first frame can fail for lack of room: libzmq then accepts the others. */
         if (zmq_send(socket, frames[i].data, frames[i].len, ZMQ_DONTWAIT | more) < 0) {
             return from_send_errno(zmq_errno());
         }
