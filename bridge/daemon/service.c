@@ -286,7 +286,7 @@ static kvb_status send_service_parts(
 {
     size_t next = 0;
 
-    do {
+    for (;;) {
         const kvb_status status = send_part(responder, list, verb, reply, &next);
         /* The next answers begin with the smaller size at once. */
         if (status == KVB_TOO_LARGE && responder->part_bytes > min_part_bytes) {
@@ -294,8 +294,11 @@ static kvb_status send_service_parts(
             continue;
         }
         KVB_TRY(status);
-    } while (next < list->count);
-    return KVB_OK;
+        /* An answer without endpoints is one part, too. */
+        if (next >= list->count) {
+            return KVB_OK;
+        }
+    }
 }
 
 static kvb_status

@@ -164,10 +164,7 @@ static kvb_status start_ingest_thread(struct kvb_bridge *bridge)
         bridge->ingest->poller, kvb_sync_owner, kvb_sync_responder_fd(&bridge->publisher->sync)));
     KVB_TRY(kvb_poller_add_fd(
         bridge->ingest->poller, kvb_refresh_owner, kvb_ring_fd(bridge->refresh->requests)));
-    KVB_TRY(kvb_thread_start(&bridge->thread, kvb_bridge_run, bridge));
-    /* From here on commands are carried out, so those who give lists may wait for one. */
-    atomic_store(&bridge->is_running, true);
-    return KVB_OK;
+    return kvb_thread_start(&bridge->thread, kvb_bridge_run, bridge);
 }
 
 static kvb_status start_bridge_parts(struct kvb_bridge *bridge, struct kvb_detail *detail)

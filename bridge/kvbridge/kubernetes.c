@@ -784,7 +784,9 @@ static void kubernetes_turn(struct kvb_kubernetes *kubernetes)
     const uint64_t now_ns = kvb_clock_monotonic_ns();
 
     if (kubernetes->source_count == 0) {
+        const uint64_t since_ns = kubernetes->closed_ns != 0 ? kubernetes->closed_ns : now_ns;
         open_sources(kubernetes, now_ns);
+        kubernetes->closed_ns = kubernetes->source_count == 0 ? since_ns : 0;
     }
     if (kubernetes->renewed_ns == 0 || now_ns >= kubernetes->renewed_ns + renew_ns) {
         renew_access(kubernetes, now_ns);

@@ -718,6 +718,9 @@ kvb_status kvb_bridge_start_sources(struct kvb_bridge *bridge)
 
     /* First, because it stands between the other lists and their ranks. */
     KVB_TRY(kvb_discovery_start(&discovery, &membership->discovery));
+    /* From here on commands are carried out, so those who give lists may wait for one.  Not before:
+     * a list that comes over HTTP goes to discovery, too. */
+    atomic_store(&bridge->is_running, true);
     KVB_TRY(kvb_discovery_set(membership->discovery, KVB_SOURCE_FILE, &bridge->config->workers));
     if (kvb_dns_list_is_configured(dns.config)) {
         KVB_TRY(kvb_dns_list_start(&dns, &membership->dns_list));

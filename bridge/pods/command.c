@@ -306,10 +306,11 @@ static kvb_status add_given(struct shell *shell, size_t from, size_t until)
     for (size_t i = from; i < until && shell->given && i < shell->given->count; i++) {
         const struct list_word *word = &shell->given->words[i];
         KVB_OWN(kvb_buf_done) struct kvb_buf copy = { .ceiling = max_text_bytes };
-        const char *text = command_text(shell->reader, word->at);
         if (i > from) {
             KVB_TRY(end_word(shell));
         }
+        /* Looked up here, and copied, because the text moves while it grows. */
+        const char *text = command_text(shell->reader, word->at);
         KVB_TRY(kvb_buf_append(&copy, text, strlen(text) + 1));
         shell->has_word = true;
         shell->is_known &= word->is_known;
@@ -840,34 +841,42 @@ static bool has_next(const struct kvb_commands *commands, size_t at)
     return at + 1 < commands->count && !commands->words[at + 1].is_first;
 }
 
-static const char *option_of(const struct kvb_commands *commands, const char *name, bool is_engine)
+/* False: no command has it.  *out_value is NULL where its value is not known. */
+static bool find_option(
+    const struct kvb_commands *commands, const char *name, bool is_engine, const char **out_value)
 {
-    const char *value = NULL;
+    bool is_there = false;
 
     for (size_t i = 0; i < commands->count; i++) {
         const struct kvb_command_word *word = &commands->words[i];
         const char *rest = after_option(word->text, name);
         /* Within the command the newest value counts. */
-        if (value && word->is_first) {
+        if (is_there && word->is_first) {
             break; /* of the first command that has it */
         }
         if (!rest || word->is_engine != is_engine) {
             continue;
         }
         if (*rest == '=') {
-            value = rest + 1;
-        } else if (has_next(commands, i) && word[1].is_known) {
-            value = word[1].text;
+            *out_value = rest + 1;
+            is_there = true;
+        } else if (has_next(commands, i)) {
+            /* An earlier value does not count either: the engine reads this one. */
+            *out_value = word[1].is_known ? word[1].text : NULL;
+            is_there = true;
         }
     }
-    return value;
+    return is_there;
 }
 
 const char *kvb_commands_option(const struct kvb_commands *commands, const char *name)
 {
-    const char *value = option_of(commands, name, true);
+    const char *value = NULL;
 
-    return value ? value : option_of(commands, name, false);
+    if (!find_option(commands, name, true, &value)) {
+        (void)find_option(commands, name, false, &value);
+    }
+    return value;
 }
 
 /* Whether the option has no value, so that the next word may be the model. */
@@ -995,7 +1004,8 @@ const char *kvb_commands_model(const struct kvb_commands *commands, const char *
     /* A proxy beside the engine may have options of the same name: the engine's words first. */
     for (int is_engine = 1; is_engine >= 0; is_engine--) {
         for (size_t i = 0; i < KVB_COUNT_OF(options); i++) {
-            model = option_of(commands, options[i].name, is_engine);
+            model = NULL;
+            (void)find_option(commands, options[i].name, is_engine, &model);
             if (model && model[0] != '\0') {
                 *out_rule = options[i].rule;
                 return model;

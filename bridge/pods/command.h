@@ -38,15 +38,15 @@ struct kvb_commands {
     size_t capacity;
 };
 
-/* Reads the list of containers.  Words of engines stand first, and else the order is the pod's.
+/* Reads the list of containers, in the pod's order.
  * kvb_commands_done() frees the memory, also after an error and of {0}.
  * KVB_NO_MEMORY */
 kvb_status kvb_commands_read(struct json_object *containers, struct kvb_commands *out_commands);
 void kvb_commands_done(struct kvb_commands *commands);
 
 /* The value of the option "--name" or "-name" as an engine reads it: "--name value" or
- * "--name=value", underscores are dashes, the last one of a command counts.  NULL: it is not there,
- * or its value is not known. */
+ * "--name=value", underscores are dashes, the last one of a command counts, and containers of
+ * engines come first.  NULL: it is not there, or its value is not known. */
 const char *kvb_commands_option(const struct kvb_commands *commands, const char *name);
 
 /* The model that the engine serves, by the first of these rules that names one; NULL: none does.

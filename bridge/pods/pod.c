@@ -464,11 +464,11 @@ static void settle_model(struct reading *reading)
     const char *rule = NULL;
     const char *model = NULL;
 
-    for (size_t i = 0; i < KVB_COUNT_OF(labels) && !model; i++) {
+    for (size_t i = 0; i < KVB_COUNT_OF(labels) && !is_model(model); i++) {
         rule = labels[i];
         model = tag_of(reading, rule);
     }
-    if (!model) {
+    if (!is_model(model)) {
         kind = "";
         model = kvb_commands_model(&reading->commands, &rule);
     }

@@ -284,7 +284,8 @@ def test_missing_rights_of_the_role_are_reported(scene, kube):
     kube.new_token(verbs=["get"])
     bridge = scene.bridge(limits=config(kube))
     wait_for("the log says so", lambda: "the Role needs get, list and watch of pods" in bridge.text())
-    wait_for("/state, too", lambda: state(bridge)["kubernetes"]["state"] == "away")
+    wait_for("/state, too, and since when", lambda: state(bridge)["kubernetes"]["state"] == "away"
+             and state(bridge)["kubernetes"]["away_s"] >= 1)
 
 
 def test_a_certificate_that_has_expired_is_an_api_that_is_away(scene, kube, pods):

@@ -673,7 +673,9 @@ static void add_signs(
     signs->block_size = block_size_of(row, cache);
     signs->started_s = page->started_s;
     signs->has_hidden_pools = page->has_hidden_pools;
-    signs->reset_requests = (uint64_t)page->reset_requests;
+    /* A sum of a hostile page may be above what the type holds. */
+    signs->reset_requests =
+        page->reset_requests < 0x1p63 ? (uint64_t)page->reset_requests : UINT64_MAX;
     signs->is_prefix_caching_off = cache && cache->is_prefix_caching_off;
     signs->is_total_sure = is_total_sure(row, cache, ranks);
     signs->counts_running = has(row, usage) || has(row, usage_old);

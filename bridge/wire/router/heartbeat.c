@@ -13,7 +13,7 @@
 
 enum {
     max_message_bytes = 4096, /* ours have at most 3400 */
-    max_fields = 64,          /* 47 kinds, and up to 16 labels; the rest is for newer versions */
+    max_fields = 128,         /* 47 kinds, and up to 16 labels; the rest is for newer versions */
     digest_words = 2,         /* per tier: low, high */
     rule_words = 4            /* per window: tokens, chunked, size, drop */
 };

@@ -316,6 +316,7 @@ static void words_that_the_pod_does_not_contain_name_no_model(void **state)
         "\"command\":[\"sh\",\"-c\"]",
         "\"command\":[\"vllm\",\"serve\"]",
         "\"command\":[\"vllm\",\"serve\",\"--port\",\"80\"]",
+        "\"command\":[\"sh\",\"-c\",\"vllm serve --model x --model $MODEL\"]",
     };
     const struct kvb_pod_rules rules = rules_of(KVB_POD_PRESET_PORTS);
 
@@ -329,6 +330,36 @@ static void words_that_the_pod_does_not_contain_name_no_model(void **state)
         }
     }
     assert_string_equal(pod.model_rule, "defaults.model");
+}
+
+/* The text of all words moves while it grows: at each length once between two of these words. */
+static void words_after_a_line_may_have_any_length(void **state)
+{
+    const struct kvb_pod_rules rules = rules_of(KVB_POD_PRESET_PORTS);
+
+    (void)state;
+    for (int len = 1; len <= 300; len++) {
+        char spec[1024];
+        (void)snprintf(
+            spec, sizeof spec,
+            ",\"containers\":[{\"command\":[\"sh\",\"-c\",\"vllm serve "
+            "\\\"$@\\\"\",\"--\"],\"args\":[\"--x=%0*d\",\"Qwen/Q\",\"--block-size\",\"4\"]}]",
+            len, 0);
+        read_with(&rules, "", spec, "");
+        assert_string_equal(pod.model, "Qwen/Q");
+    }
+}
+
+static void a_label_without_a_model_leaves_it_to_the_arguments(void **state)
+{
+    const struct kvb_pod_rules rules = rules_of(KVB_POD_PRESET_LLM_D);
+
+    (void)state;
+    read_with(
+        &rules, ",\"labels\":{\"llm-d.ai/model\":\"\"}",
+        ",\"containers\":[{\"command\":[\"vllm\",\"serve\",\"Qwen/Q\"]}]", "");
+    assert_string_equal(pod.model, "Qwen/Q");
+    assert_string_equal(pod.model_rule, "argument of serve");
 }
 
 /* Values that name each other, many times over. */
@@ -509,6 +540,8 @@ SUITE(pod)
         cmocka_unit_test(commands_are_read_as_the_container_runs_them),
         cmocka_unit_test(speculation_is_found_in_the_arguments),
         cmocka_unit_test(words_that_the_pod_does_not_contain_name_no_model),
+        cmocka_unit_test(words_after_a_line_may_have_any_length),
+        cmocka_unit_test(a_label_without_a_model_leaves_it_to_the_arguments),
         cmocka_unit_test(a_pod_cannot_make_its_reader_work_without_end),
         cmocka_unit_test(its_id_comes_from_its_name_its_uid_or_a_label),
         cmocka_unit_test(of_300_ports_64_are_read_and_the_rest_is_counted),
