@@ -49,6 +49,8 @@ struct stream_sums {
     uint64_t in_flight_blocks;
     uint64_t routed_requests;        /* of this load round */
     uint64_t routed_blocks;          /* of this load round */
+    uint64_t ended_requests;         /* of earlier load rounds, finished in this one */
+    uint64_t ended_blocks;           /* of these */
     uint64_t pending_prefill_blocks; /* of this prefill round */
     uint64_t load_round;
     uint64_t prefill_round;
@@ -550,6 +552,12 @@ kvb_requests_finish(struct kvb_requests *requests, const char *request_id, uint6
         return KVB_NOT_FOUND;
     }
     requests->counters.finished++;
+    struct stream_sums *stream = &requests->streams[request->stream];
+    if (request->load_round != stream->load_round) {
+        /* The newest load report counts it among the running ones. */
+        stream->ended_requests++;
+        stream->ended_blocks += request->blocks;
+    }
     remove_request(requests, request);
     return KVB_OK;
 }
@@ -573,6 +581,8 @@ void kvb_requests_load_reported(
     stream->load_round++;
     stream->routed_requests = 0;
     stream->routed_blocks = 0;
+    stream->ended_requests = 0;
+    stream->ended_blocks = 0;
     if (!expects_first_tokens(requests, now_ns)) {
         stream->prefill_round++;
         stream->pending_prefill_blocks = 0;
@@ -634,6 +644,8 @@ void kvb_requests_sums(
         .in_flight = stream->in_flight,
         .routed_requests = stream->routed_requests,
         .routed_blocks = stream->routed_blocks,
+        .ended_requests = stream->ended_requests,
+        .ended_blocks = stream->ended_blocks,
         .in_flight_blocks = stream->in_flight_blocks,
         .pending_prefill_blocks = has_end ? stream->pending_prefill_blocks : 0,
         .prefill_blocks_per_s =

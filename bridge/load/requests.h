@@ -23,7 +23,9 @@
  *     60 s after the decision
  *
  * The blocks of the prompt count until the stream's next load report, which contains them.  If a
- * stream reports no load, they count until the request is finished.
+ * stream reports no load, they count until the request is finished.  What the newest load report
+ * contains of a request that was finished since is known too (ended_blocks): the blocks are held,
+ * but no longer in use.
  *
  * A decision whose request id is already in flight replaces the earlier one, because routers repeat
  * a request that was not answered in time.  Messages of two senders may arrive in either order, so
@@ -131,6 +133,8 @@ struct kvb_request_sums {
     size_t in_flight;          /* requests in flight */
     uint64_t routed_requests;  /* since the newest load report */
     uint64_t routed_blocks;    /* since the newest load report */
+    uint64_t ended_requests;   /* in the newest load report, but finished since */
+    uint64_t ended_blocks;     /* of these */
     uint64_t in_flight_blocks; /* of all requests in flight */
     uint64_t pending_prefill_blocks;
     double prefill_blocks_per_s; /* 0: unknown */

@@ -80,12 +80,16 @@ uint64_t kvb_route_prefill_blocks(const struct kvb_route_candidate *candidate)
     return candidate->request_blocks - expected_blocks(candidate);
 }
 
+static uint64_t difference_of(uint64_t a, uint64_t b)
+{
+    return a > b ? a - b : 0;
+}
+
 /* The blocks of other requests, without those that this request shares with them: predicted blocks
  * of its prompt are computed and stored only once. */
 static double less_predicted(const struct kvb_route_candidate *candidate, uint64_t blocks)
 {
-    return blocks > candidate->predicted_blocks ? (double)(blocks - candidate->predicted_blocks)
-                                                : 0;
+    return (double)difference_of(blocks, candidate->predicted_blocks);
 }
 
 /* mean_rate: blocks/s, of the candidates that compete and have a rate; never 0. */
@@ -96,7 +100,8 @@ static double cost_of(
     const double prefill = (double)kvb_route_prefill_blocks(candidate);
     const double waiting =
         (double)candidate->load.num_requests_waiting + (double)candidate->routed_requests;
-    const double running = (double)candidate->load.request_active_slots;
+    const double running =
+        (double)difference_of(candidate->load.request_active_slots, candidate->ended_requests);
     const double rate = candidate->prefill_blocks_per_s;
 
     switch (options->policy) {
@@ -207,7 +212,9 @@ static struct field fill_costs(
 
     for (size_t i = 0; i < count; i++) {
         struct kvb_route_candidate *candidate = &candidates[i];
-        candidate->decode_blocks = active_blocks_of(candidate) + candidate->routed_blocks;
+        candidate->decode_blocks =
+            difference_of(active_blocks_of(candidate), candidate->ended_blocks) +
+            candidate->routed_blocks;
         candidate->cost = cost_of(options, mean_rate, candidate);
         candidate->competes = best != rank_never && candidate->preference == best;
         if (candidate->competes) {

@@ -36,10 +36,10 @@
  *     prefill   request_blocks - expected
  *     predicted predicted_blocks; differences below 0 count as 0
  *     pending   pending_prefill_blocks
- *     decode    kv_active_blocks, in blocks of the events, + routed_blocks
+ *     decode    kv_active_blocks, in blocks of the events, - ended_blocks + routed_blocks
  *     waiting   num_requests_waiting + routed_requests: requests routed since the newest load
  *               report count as waiting, as in vLLM's client and Dynamo's selector
- *     running   request_active_slots
+ *     running   request_active_slots - ended_requests: what was finished since that report
  *     rate      prefill_blocks_per_s; for a worker without one, the mean of the others
  *
  * How a policy chooses.  temperature 0: the lowest cost; workers with equal cost take
@@ -101,6 +101,8 @@ struct kvb_route_candidate {
     uint32_t load_block_size; /* tokens in the blocks of `load`; 0: as block_size */
     uint64_t routed_blocks;   /* since that load report; without one: of all requests in flight */
     uint64_t routed_requests; /* like routed_blocks */
+    uint64_t ended_blocks;    /* in that load report, but of requests finished since */
+    uint64_t ended_requests;  /* like ended_blocks */
     /* Blocks that the worker must still compute for routed requests, until their first token or the
      * next load report. */
     uint64_t pending_prefill_blocks;

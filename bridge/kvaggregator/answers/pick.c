@@ -113,6 +113,8 @@ static bool fill_candidate(
         .hit_tokens = overlap->hit_tokens,
         .routed_blocks = endpoint ? sums.routed_blocks : sums.in_flight_blocks,
         .routed_requests = endpoint ? sums.routed_requests : sums.in_flight,
+        .ended_blocks = sums.ended_blocks,
+        .ended_requests = sums.ended_requests,
         .pending_prefill_blocks = sums.pending_prefill_blocks,
         .prefill_blocks_per_s = sums.prefill_blocks_per_s,
     };

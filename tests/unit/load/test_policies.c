@@ -59,6 +59,8 @@ make_worker(uint64_t *seed, uint32_t place, uint64_t request_blocks)
         };
         worker.routed_blocks = pick(seed, 40);
         worker.routed_requests = pick(seed, 4);
+        worker.ended_blocks = pick(seed, 2) * pick(seed, 120);
+        worker.ended_requests = pick(seed, 12);
     }
     return worker;
 }
@@ -133,9 +135,10 @@ static struct numbers numbers_of(const struct kvb_route_candidate *worker)
         .request = (double)worker->request_blocks,
         .expected = (double)(worker->overlap_blocks + worker->predicted_blocks),
         .pending = (double)worker->pending_prefill_blocks,
-        .active = (double)worker->load.kv_active_blocks,
+        .active = fmax((double)worker->load.kv_active_blocks - (double)worker->ended_blocks, 0),
         .waiting = (double)(worker->load.num_requests_waiting + worker->routed_requests),
-        .running = (double)worker->load.request_active_slots,
+        .running =
+            fmax((double)worker->load.request_active_slots - (double)worker->ended_requests, 0),
     };
 
     n.expected = n.expected > n.request ? n.request : n.expected;

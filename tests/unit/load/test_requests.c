@@ -244,12 +244,23 @@ static void plain_expire(struct plain *plain, uint64_t now_ns)
     }
 }
 
-static void compare(
-    const struct kvb_requests *requests, const struct plain *plain, uint64_t worker_id,
-    uint64_t now_ns)
+struct world {
+    struct kvb_requests *requests;
+    struct plain plain[max_requests];
+    struct plain_ended {
+        uint64_t requests, blocks; /* in the worker's newest load report, but finished since */
+    } ended[4];                    /* by worker_id */
+    uint64_t random;
+    uint64_t now_ns;
+    uint64_t token_ns; /* time of the newest first token; 0: none */
+};
+
+static void compare(const struct world *world, uint64_t worker_id)
 {
-    const struct kvb_request_sums sums = sums_of(requests, worker_id, true, now_ns);
-    struct kvb_request_sums expected = { 0 };
+    const struct plain *plain = world->plain;
+    const struct kvb_request_sums sums = sums_of(world->requests, worker_id, true, world->now_ns);
+    struct kvb_request_sums expected = { .ended_requests = world->ended[worker_id].requests,
+                                         .ended_blocks = world->ended[worker_id].blocks };
 
     for (size_t i = 0; i < max_requests; i++) {
         if (plain[i].is_used && plain[i].worker_id == worker_id) {
@@ -263,15 +274,9 @@ static void compare(
     assert_int_equal(sums.in_flight_blocks, expected.in_flight_blocks);
     assert_int_equal(sums.routed_blocks, expected.routed_blocks);
     assert_int_equal(sums.pending_prefill_blocks, expected.pending_prefill_blocks);
+    assert_int_equal(sums.ended_requests, expected.ended_requests);
+    assert_int_equal(sums.ended_blocks, expected.ended_blocks);
 }
-
-struct world {
-    struct kvb_requests *requests;
-    struct plain plain[max_requests];
-    uint64_t random;
-    uint64_t now_ns;
-    uint64_t token_ns; /* time of the newest first token; 0: none */
-};
 
 static void step_finish(struct world *world, const char *id)
 {
@@ -281,6 +286,10 @@ static void step_finish(struct world *world, const char *id)
         kvb_requests_finish(world->requests, id, world->now_ns), known ? KVB_OK : KVB_NOT_FOUND);
     if (known) {
         known->is_used = false;
+        if (!known->is_routed) {
+            world->ended[known->worker_id].requests++;
+            world->ended[known->worker_id].blocks += known->blocks;
+        }
     }
 }
 
@@ -300,6 +309,7 @@ static void step_load(struct world *world, uint64_t worker_id)
     const bool has_tokens = world->token_ns && world->now_ns < world->token_ns + 60 * S;
 
     report(world->requests, worker_id, world->now_ns);
+    world->ended[worker_id] = (struct plain_ended){ 0 };
     for (size_t i = 0; i < max_requests; i++) {
         if (world->plain[i].worker_id == worker_id) {
             world->plain[i].is_routed = false;
@@ -357,7 +367,7 @@ static void sums_agree_with_a_reference_list(void **state)
         for (unsigned step = 0; step < 400; step++) {
             one_step(&world, seed % 2 == 1);
             for (uint64_t w = 1; w <= 3; w++) {
-                compare(world.requests, world.plain, w, world.now_ns);
+                compare(&world, w);
             }
         }
         kvb_requests_free(world.requests);
