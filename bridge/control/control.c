@@ -278,10 +278,10 @@ kvb_status kvb_job_add(
 
 void kvb_job_wake(struct kvb_job *job)
 {
-    /* One write to the loop's descriptor until the turn begins, however often it is woken. */
-    if (!atomic_exchange(&job->is_woken, true)) {
-        (void)uv_async_send(&job->control->async); /* fails only when closing */
-    }
+    atomic_store(&job->is_woken, true);
+    /* Also when a turn is due already: while stopping none follows, and the end of a work must be
+     * noticed.  libuv writes once until the loop runs, however often this is called. */
+    (void)uv_async_send(&job->control->async); /* fails only when closing */
 }
 
 void kvb_job_remove(struct kvb_job *job)

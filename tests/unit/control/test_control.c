@@ -126,6 +126,7 @@ struct slow {
     bool is_begun;
     bool has_failed;
     sem_t was_told; /* its turn after the work */
+    struct kvb_fd_watch *watch;
 };
 
 static void wait_long(void *context)
@@ -269,6 +270,48 @@ static void a_ready_descriptor_is_reported_before_the_turn(void **state)
     kvb_control_free(control);
 }
 
+static void let_work_end(void *context, int fd, bool is_readable, bool is_writable)
+{
+    struct slow *slow = context;
+    char byte = 0;
+
+    (void)is_writable;
+    assert_true(is_readable);
+    assert_int_equal(read(fd, &byte, 1), 1);
+    kvb_fd_watch_free(slow->watch);
+    (void)sem_post(&slow->may_end);
+}
+
+/* A ready descriptor asks for a turn, and none follows: the end of the work is noticed all the
+ * same. */
+static void a_job_that_is_due_for_a_turn_ends_after_its_work(void **state)
+{
+    (void)state;
+    struct kvb_control *control = open_loop();
+    struct slow slow = { .done = 0 };
+    const struct kvb_job_options options = { .turn = begin_or_take, .context = &slow };
+    int ends[2];
+
+    (void)sem_init(&slow.may_end, 0, 0);
+    (void)sem_init(&slow.was_told, 0, 0);
+    assert_int_equal(pipe(ends), 0);
+    assert_ok(kvb_job_add(control, &options, &slow.job));
+    const struct kvb_fd_watch_options ready = { .fd = ends[0],
+                                                .on_ready = let_work_end,
+                                                .context = &slow };
+    assert_ok(kvb_fd_watch_new(slow.job, &ready, &slow.watch));
+    kvb_fd_watch_set(slow.watch, true, false);
+    kvb_job_wake(slow.job);
+    kvb_control_run_once(control, 20000);
+    assert_true(kvb_job_is_working(slow.job));
+    assert_int_equal(write(ends[1], "a", 1), 1);
+    kvb_job_remove(slow.job);
+    assert_int_equal(slow.done, 1);
+    (void)close(ends[0]);
+    (void)close(ends[1]);
+    kvb_control_free(control);
+}
+
 static void survives_every_allocation_failing(void **state)
 {
     (void)state;
@@ -299,6 +342,7 @@ SUITE(control)
         cmocka_unit_test(slow_work_delays_no_other_job),
         cmocka_unit_test(a_job_ends_after_its_work),
         cmocka_unit_test(a_ready_descriptor_is_reported_before_the_turn),
+        cmocka_unit_test(a_job_that_is_due_for_a_turn_ends_after_its_work),
         cmocka_unit_test(survives_every_allocation_failing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
