@@ -69,9 +69,10 @@ static kvb_status keep_missed(struct merge *merge, const struct kvb_dns_member *
 
 static kvb_status keep_listed(struct merge *merge, const struct kvb_dns_member *found, bool is_new)
 {
+    /* Added anew, with no misses.  One that has no room is no change. */
+    KVB_TRY(kvb_dns_members_add(&merge->to, found->host));
     merge->has_changed |= is_new;
-    /* Added anew, with no misses. */
-    return kvb_dns_members_add(&merge->to, found->host);
+    return KVB_OK;
 }
 
 /* Order of the next member of each list; the end of a list sorts last. */

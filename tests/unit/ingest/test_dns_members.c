@@ -4,6 +4,7 @@
 #include "fail_alloc.h"
 #include "ingest/dns/members.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* NULL ends the list. */
@@ -108,11 +109,18 @@ static void there_is_a_ceiling(void **state)
 {
     (void)state;
     KVB_OWN(kvb_dns_members_done) struct kvb_dns_members members = { 0 };
+    char host[kvb_address_bytes];
 
     for (size_t i = 0; i < kvb_max_dns_members; i++) {
-        assert_ok(kvb_dns_members_add(&members, "a"));
+        (void)snprintf(host, sizeof host, "%04zu", i);
+        assert_ok(kvb_dns_members_add(&members, host));
     }
     assert_int_equal(kvb_dns_members_add(&members, "a"), KVB_TOO_LARGE);
+    /* One that has no room changes nothing; one that comes before others does. */
+    assert_false(answer(&members, LIST("a")));
+    assert_int_equal(members.count, kvb_max_dns_members);
+    assert_true(answer(&members, LIST("00001")));
+    assert_int_equal(members.count, kvb_max_dns_members);
 }
 
 static void an_allocation_that_fails_changes_nothing(void **state)
