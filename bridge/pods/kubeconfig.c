@@ -138,13 +138,15 @@ static kvb_status decode_base64(const char *text, char **out)
     /* EVP_DecodeBlock() accepts neither line ends within the text nor text without its padding. */
     const int got =
         len % 4 == 0 ? EVP_DecodeBlock(bytes, (const unsigned char *)text, (int)len) : -1;
-    if (got <= 0) {
+    /* The padding, at most two bytes, is zero and ends the text.  A zero before it would hide what
+     * follows, also from whoever erases it: a certificate or a key in DER, maybe. */
+    if (got <= 0 || strlen((const char *)bytes) + 2 < (size_t)got) {
         /* It may have decoded a part before it failed. */
         explicit_bzero(bytes, len);
         free(bytes);
         return KVB_BAD_CONFIG;
     }
-    *out = (char *)bytes; /* the bytes of the padding are zero and end the text */
+    *out = (char *)bytes;
     return KVB_OK;
 }
 
@@ -164,7 +166,7 @@ static kvb_status read_pem(
     if (status == KVB_OK && text[0] != '\0') {
         status = decode_base64(text, &out->text);
         if (status == KVB_BAD_CONFIG) {
-            kvb_detail_set(reading->detail, "%s: expected base64", data_key);
+            kvb_detail_set(reading->detail, "%s: expected base64 of a PEM text", data_key);
         }
     } else if (status == KVB_OK) {
         status = read_text(reading, map, key, out->path, sizeof out->path);

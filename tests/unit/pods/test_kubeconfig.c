@@ -90,6 +90,7 @@ static void unusable_entries_are_named(void **state)
           "give certificate-auth" },
         { "S0VZ", "S0V", "client-key-data: expected base64" },
         { "S0VZ", "'****'", "client-key-data: expected base64" },
+        { "S0VZ", "MIIBAAJBAKg=", "client-key-data: expected base64 of a PEM" }, /* it is DER */
         { "kind: Config", "kind: [", "line " },
         { "kind: Config", "kind: *nobody", "line " },
         { "clusters:\n", "clusters: none\nx:\n", "no cluster named" },
