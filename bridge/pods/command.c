@@ -916,17 +916,14 @@ static bool takes_many(const char *option)
            after_option(option, "--api-key") || after_option(option, "--middleware");
 }
 
-/* The first word from `at` on that is neither an option nor its value. */
+/* The first word from `at` on that is neither an option nor its value; "": one that is not known
+ * may be it; NULL: there is none. */
 static const char *first_positional(const struct kvb_commands *commands, size_t at)
 {
     for (; at < commands->count; at++) {
         const struct kvb_command_word *word = &commands->words[at];
-        if (word->is_known && word->text[0] != '-') {
+        if (!word->is_known || word->text[0] != '-') {
             return word->text;
-        }
-        /* A word that is not known may be the model. */
-        if (!word->is_known) {
-            return NULL;
         }
         const bool is_many = takes_many(word->text) && !strchr(word->text, '=');
         if (!is_flag(word->text) && has_next(commands, at) &&
@@ -1000,21 +997,26 @@ const char *kvb_commands_model(const struct kvb_commands *commands, const char *
                     { "--model", "argument --model" },
                     { "--model-path", "argument --model-path" } };
     const char *model = NULL;
+    bool is_named = false; /* by a word, known or not */
 
     /* A proxy beside the engine may have options of the same name: the engine's words first. */
-    for (int is_engine = 1; is_engine >= 0; is_engine--) {
+    for (int is_engine = 1; is_engine >= 0 && !is_named; is_engine--) {
         for (size_t i = 0; i < KVB_COUNT_OF(options); i++) {
             model = NULL;
-            (void)find_option(commands, options[i].name, is_engine, &model);
+            is_named |= find_option(commands, options[i].name, is_engine, &model);
             if (model && model[0] != '\0') {
                 *out_rule = options[i].rule;
                 return model;
             }
         }
-        model = is_engine ? served_model(commands) : first_argument(commands);
-        if (model) {
-            *out_rule = is_engine ? "argument of serve" : "first argument";
-            return model;
+        if (is_engine) {
+            const char *served = served_model(commands);
+            model = served ? served : first_argument(commands);
+            is_named |= model != NULL;
+            if (model && model[0] != '\0') {
+                *out_rule = served ? "argument of serve" : "first argument";
+                return model;
+            }
         }
     }
     return NULL;

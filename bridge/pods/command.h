@@ -54,5 +54,8 @@ const char *kvb_commands_option(const struct kvb_commands *commands, const char 
  *
  *     argument --served-model-name, argument --model, argument --model-path
  *     argument of serve   `vllm serve MODEL`: the first word that is no option and not its value
- *     first argument      the same where the image's entry point is `vllm serve` */
+ *     first argument      the same where the image's entry point is `vllm serve`
+ *
+ * Options of programs beside the engine count where none of the engine's own words is its model,
+ * not even one that is not known. */
 const char *kvb_commands_model(const struct kvb_commands *commands, const char **out_rule);

@@ -219,6 +219,8 @@ static void commands_are_read_as_the_container_runs_them(void **state)
         { "\"args\":[\"--model=Other/O\"]},{\"command\":[\"vllm\",\"serve\",\"Qwen/"
           "Q\",\"--block-size=4\"]",
           "argument of serve" }, /* a proxy beside it */
+        { "\"args\":[\"--model=Other/O\"]},{" IMAGE "\"args\":[\"Qwen/Q\",\"--block-size=4\"]",
+          "first argument" },
     };
     const struct kvb_pod_rules rules = rules_of(KVB_POD_PRESET_PORTS);
 
@@ -317,6 +319,11 @@ static void words_that_the_pod_does_not_contain_name_no_model(void **state)
         "\"command\":[\"vllm\",\"serve\"]",
         "\"command\":[\"vllm\",\"serve\",\"--port\",\"80\"]",
         "\"command\":[\"sh\",\"-c\",\"vllm serve --model x --model $MODEL\"]",
+        /* Nor does a proxy beside the engine. */
+        "\"command\":[\"sh\",\"-c\",\"vllm serve $MODEL\"]},{\"args\":[\"--model=x\"]",
+        "\"command\":[\"sh\",\"-c\",\"sglang --model-path $MODEL\"]},{\"args\":[\"--model=x\"]",
+        IMAGE "\"args\":[\"$(MODEL)\"],\"env\":[{\"name\":\"MODEL\",\"valueFrom\":{}}]},"
+              "{\"args\":[\"--model=x\"]",
     };
     const struct kvb_pod_rules rules = rules_of(KVB_POD_PRESET_PORTS);
 
