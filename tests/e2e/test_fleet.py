@@ -14,12 +14,16 @@ from programs import TRACE, wait_for
 
 def start_fleet(scene, *options):
     truth, workers = scene.folder / "truth", scene.folder / "workers"
-    scene.start("kvfleet", [
+    fleet = scene.start("kvfleet", [
         programs.BIN / "kvfleet", "--workers", 3, "--ranks", 2, "--blocks", 512, "--rate", 40,
         "--trace", TRACE, "--truth", truth, "--config-out", workers, *options,
     ])
-    wait_for("kvfleet has bound its sockets", lambda: workers.exists() and workers.read_text())
-    return truth, workers.read_text()
+
+    def has_bound():
+        assert fleet.is_running(), "kvfleet has ended"
+        return workers.exists() and workers.read_text()
+
+    return truth, wait_for("kvfleet has bound its sockets", has_bound)
 
 
 def verify(scene, truth, wait_ms=10_000):

@@ -119,7 +119,7 @@ def tokens_held(aggregator, stream, tokens, salt):
 @pytest.mark.parametrize("format", ["json", "protobuf"])
 def test_blocks_of_requests_with_salts_are_listed_and_found_by_their_salt(scene, format):
     dialects = ["sglang-map", "sglang-map", "vllm-0.31"]
-    truth, aggregator, bridge = start_all(scene, dialects, format, report_probability=0)
+    truth, aggregator, bridge = start_all(scene, dialects, format)
     wait_for("all caches have begun to evict", lambda: min(held(truth)) > 200)
     verdict = expect_the_truth(scene, truth, aggregator, dialects)
     assert verdict["asked"] > 0 and bridge.metric("kvb_events_skipped_total") == 0

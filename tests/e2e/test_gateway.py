@@ -13,6 +13,8 @@ import programs
 from conftest import shared_scene
 from programs import wait_for
 
+pytestmark = pytest.mark.sanitize
+
 KINDS = ["plain", "ai_gateway", "istio"]
 
 

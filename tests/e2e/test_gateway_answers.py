@@ -12,6 +12,8 @@ import programs
 from conftest import shared_scene
 from programs import wait_for
 
+pytestmark = pytest.mark.sanitize
+
 LISTENERS = {
     "duplex": {},
     "streamed": {"response": "STREAMED"},

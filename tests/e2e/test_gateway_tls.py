@@ -4,10 +4,14 @@ theirs, is only who shows one answered?"""
 import socket
 import ssl
 
+import pytest
+
 import authority
 import envoys
 import gateway
 import programs
+
+pytestmark = pytest.mark.sanitize
 
 TOKENS = list(range(64))
 
