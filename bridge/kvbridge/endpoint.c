@@ -120,7 +120,7 @@ kvb_status kvb_endpoint_range_of(
     return KVB_OK;
 }
 
-kvb_status kvb_endpoint_of_address(
+kvb_status kvb_endpoint_write_url(
     const char *scheme, const char *host, uint32_t port, const char *path, size_t room,
     char *out_text)
 {

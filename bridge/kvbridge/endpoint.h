@@ -56,7 +56,7 @@ kvb_endpoint_for_rank(const char *base, uint32_t rank, char out_text[kvb_endpoin
 
 /* Writes "tcp://10.0.0.7:5557" or "http://[fd00::7]:8000/metrics", of an address of IPv4 or IPv6 or
  * a name.  KVB_TOO_LARGE: room is too small. */
-kvb_status kvb_endpoint_of_address(
+kvb_status kvb_endpoint_write_url(
     const char *scheme, const char *host, uint32_t port, const char *path, size_t room,
     char *out_text);
 

@@ -69,19 +69,19 @@ kvb_status kvb_worker_list_add_at(
     char page[kvb_max_page_url_bytes];
     char address[kvb_worker_address_bytes + 1] = "";
 
-    KVB_TRY(kvb_endpoint_of_address("tcp", host, ports->events, "", sizeof events, events));
+    KVB_TRY(kvb_endpoint_write_url("tcp", host, ports->events, "", sizeof events, events));
     worker.events = events;
     if (ports->replay != 0) {
-        KVB_TRY(kvb_endpoint_of_address("tcp", host, ports->replay, "", sizeof replay, replay));
+        KVB_TRY(kvb_endpoint_write_url("tcp", host, ports->replay, "", sizeof replay, replay));
         worker.replay = replay;
     }
     if (ports->metrics != 0) {
         KVB_TRY(
-            kvb_endpoint_of_address("http", host, ports->metrics, "/metrics", sizeof page, page));
+            kvb_endpoint_write_url("http", host, ports->metrics, "/metrics", sizeof page, page));
         worker.load.prometheus = page;
     }
     if (ports->http != 0) {
-        KVB_TRY(kvb_endpoint_of_address("http", host, ports->http, "", sizeof address, address));
+        KVB_TRY(kvb_endpoint_write_url("http", host, ports->http, "", sizeof address, address));
     }
     worker.facts.address = address;
     /* Without a port of HTTP both become "": nothing is asked of the engine. */
