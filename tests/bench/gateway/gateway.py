@@ -6,12 +6,10 @@ h2load (Debian: nghttp2-client) sends 1,000 requests a second with bodies of 4 K
 that asks bench_picker, which picks at once, and that asks kvaggregator. The engines are an Envoy that answers at once.
 Then chats grow to 100,000 tokens, and the time of each pick is what kvb_gateway_pick_seconds has grown by. Prints the rows gateway.*, one JSON object a line; ../rows.py says what they are."""
 
-import argparse
 import contextlib
 import json
 import pathlib
 import random
-import re
 import shutil
 import socket
 import statistics
@@ -19,18 +17,19 @@ import subprocess
 import sys
 import tempfile
 
-TESTS = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(TESTS / "e2e"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 import h2.config  # noqa: E402
 import h2.connection  # noqa: E402
 
+import measure  # noqa: E402 (it adds tests/e2e to the path)
 import conftest  # noqa: E402
 import engine  # noqa: E402
 import envoys  # noqa: E402
-import gateway  # noqa: E402
+import gateway  # noqa: E402 (that of tests/e2e)
 import openai_engine  # noqa: E402
 import programs  # noqa: E402
+from measure import figure  # noqa: E402
 from programs import wait_for  # noqa: E402
 
 RATE, CLIENTS, TURNS = 1000, 20, 5
@@ -55,12 +54,6 @@ def started_scene():
         finally:
             trouble = scene.close()
         assert not trouble, trouble
-
-
-def figure(name, value, unit, against=None, against_value=None):
-    ratio = against_value / value if against else None
-    print(json.dumps({"name": name, "value": round(value, 3), "unit": unit, "against": against,
-                      "against_value": against_value, "ratio": ratio}), flush=True)
 
 
 def engine_envoy(scene, count):
@@ -120,18 +113,15 @@ class Place:
 
 
 def measure_latency(place, seconds):
-    rounds = {way: [] for way in WAYS}
     each = max(2, round(seconds / TURNS / len(WAYS)))
     for way in WAYS:
         place.latencies(way, 1)  # connections are open, and code is warm
-    for turn in range(TURNS):
-        for way in WAYS[turn % 3:] + WAYS[:turn % 3]:
-            rounds[way].append(place.latencies(way, each))
+    rounds = measure.take_turns(WAYS, TURNS, lambda way: place.latencies(way, each))
     for name, share in (("p50", 0.50), ("p99", 0.99)):
-        at = {way: statistics.median(one[int(share * len(one))] for one in rounds[way]) for way in WAYS}
-        figure(f"gateway.request.{name}", at["kvaggregator"], "us", "picks at once", at["at_once"])
-        figure(f"gateway.request.without.{name}", at["none"], "us")
-        figure(f"gateway.added.{name}", at["kvaggregator"] - at["at_once"], "us")
+        none, at_once, ours = ([one[int(share * len(one))] for one in rounds[way]] for way in WAYS)
+        figure(f"gateway.request.{name}", "us", ours, "picks at once", at_once)
+        figure(f"gateway.request.without.{name}", "us", none)
+        figure(f"gateway.added.{name}", "us", [statistics.median(ours) - statistics.median(at_once)])
 
 
 # ---- Streams that stay open ----------------------------------------------------------
@@ -183,17 +173,13 @@ def open_streams(port, count):
     return link
 
 
-def resident(process):
-    text = pathlib.Path(f"/proc/{process.pid}/status").read_text()
-    return int(re.search(r"VmRSS:\s*(\d+)", text)[1]) * 1024
-
-
 def measure_memory(place, streams):
-    before = resident(place.aggregator.process)
+    pid = place.aggregator.process.pid
+    before = measure.resident_bytes(pid)
     links = [open_streams(place.picker_port, min(STREAMS_OF_CONNECTION, streams - at))
              for at in range(0, streams, STREAMS_OF_CONNECTION)]
     wait_for("all streams are counted", lambda: place.aggregator.metric("kvb_gateway_streams") == streams)
-    figure("gateway.stream.bytes", (resident(place.aggregator.process) - before) / streams, "bytes")
+    figure("gateway.stream.bytes", "bytes", [round((measure.resident_bytes(pid) - before) / streams)])
     for link in links:
         link.close()
     wait_for("all streams are gone", lambda: place.aggregator.metric("kvb_gateway_streams") == 0)
@@ -233,27 +219,19 @@ def measure_chats(scene, count):
         raise SystemExit(f"gateway.py: {world.by('prefix')} of {len(picks)} turns were picked by an earlier one")
     picks.sort()
     for name, share in (("p50", 0.50), ("p95", 0.95), ("p99", 0.99)):
-        figure(f"gateway.chat.{name}", picks[int(share * len(picks))], "us")
+        figure(f"gateway.chat.{name}", "us", [round(picks[int(share * len(picks))], 3)])
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=10)
-    parser.add_argument("--small", action="store_true")
-    parser.add_argument("names", nargs="*")
-    options = parser.parse_args()
+    options = measure.begin(__doc__)
     if not shutil.which("h2load"):
         raise SystemExit("gateway.py needs h2load: apt install nghttp2-client")
-
-    def wants(*rows):
-        return not options.names or any(one.startswith(row) for one in options.names for row in rows)
-
-    if wants("gateway.request", "gateway.added", "gateway.stream"):
+    if any(map(options.wants, ("gateway.request", "gateway.added", "gateway.stream"))):
         with started_scene() as scene:
             place = Place(scene)
             measure_latency(place, 6 if options.small else 3 * options.seconds)
-            measure_memory(place, 100 if options.small else STREAMS)
-    if wants("gateway.chat"):
+            measure_memory(place, options.size(STREAMS))
+    if options.wants("gateway.chat"):
         with started_scene() as scene:
             measure_chats(scene, 2 if options.small else 20)
 
