@@ -5,6 +5,7 @@
 #include "core/own.h"
 #include "fail_alloc.h"
 #include "kvaggregator/answers/answers.h"
+#include "kvaggregator/answers/pick.h"
 #include "kvaggregator/query_scene.h"
 #include "wire/query/json.h"
 
@@ -637,6 +638,52 @@ static void a_pinned_rank_is_chosen_and_stays_in_the_books(void **state)
     scene_done(&scene);
 }
 
+/* The worker for a request of a session; 0 tokens: nothing is known of the prompt. */
+static uint64_t pick_for(struct scene *scene, size_t tokens, uint64_t session)
+{
+    struct kvb_query query = scene_query(tokens, "m");
+    struct kvb_detail detail = { { 0 } };
+    struct kvb_pick pick;
+
+    query.selection.affinity = session;
+    assert_ok(kvb_pick_make(&scene->ctx, &query, &pick, &detail));
+    kvb_query_done(&query);
+    return pick.decision.id.worker_id;
+}
+
+static void a_session_keeps_its_worker_while_that_is_not_loaded_most(void **state)
+{
+    (void)state;
+    enum { workers = 3, sessions = 64 };
+    unsigned picked[workers + 1] = { 0 };
+    struct scene scene;
+    scene_empty(&scene);
+
+    for (uint64_t id = 1; id <= workers; id++) {
+        scene_hold(
+            &scene,
+            &(struct scene_holding){ id, 0, "m", 16, KVB_TIER_DEVICE, id == 1 ? 4 : 1, false });
+        scene_load(&scene, id, 0, 5);
+    }
+    for (uint64_t session = 1; session <= sessions; session++) {
+        const uint64_t own = pick_for(&scene, 0, session);
+        picked[own]++;
+        /* Now others are loaded less, then more. */
+        scene_load(&scene, own, 0, 6);
+        assert_int_not_equal(pick_for(&scene, 0, session), own);
+        scene_load(&scene, own % workers + 1, 0, 7);
+        assert_int_equal(pick_for(&scene, 0, session), own);
+        /* What is held of a prompt says more. */
+        assert_int_equal(pick_for(&scene, 64, session), 1);
+        scene_load(&scene, own, 0, 5);
+        scene_load(&scene, own % workers + 1, 0, 5);
+    }
+    for (uint64_t id = 1; id <= workers; id++) {
+        assert_in_range(picked[id], sessions / 6, sessions / 2);
+    }
+    scene_done(&scene);
+}
+
 /* On an idle fleet requests take turns. A dry run is no turn and counts nowhere. */
 static void a_dry_run_changes_nothing(void **state)
 {
@@ -755,6 +802,7 @@ SUITE(answers)
         cmocka_unit_test(a_query_lists_only_selected_workers),
         cmocka_unit_test(workers_are_named_as_down_where_none_is_up),
         cmocka_unit_test(a_pinned_rank_is_chosen_and_stays_in_the_books),
+        cmocka_unit_test(a_session_keeps_its_worker_while_that_is_not_loaded_most),
         cmocka_unit_test(a_dry_run_changes_nothing),
         cmocka_unit_test(route_never_chooses_a_worker_that_is_down),
         cmocka_unit_test(streams_are_listed_in_pages),
