@@ -6,6 +6,7 @@ import functools
 import http.client
 import random
 import signal
+import threading
 
 import pytest
 
@@ -105,7 +106,7 @@ def test_at_random_moments(world, listener):
     wait_for("a request is answered", ready(world, listener))
     good = 0
     for fault in FAULTS * 2:
-        started, ended = [], []
+        started, ended, broken = [], [], threading.Event()
         moment = chance.randrange(2, 50)
         sizes = [chance.choice((0, 10, 70_000, 700_000)) for _ in range(60)]
 
@@ -113,6 +114,7 @@ def test_at_random_moments(world, listener):
             started.append(number)
             if len(started) == moment:
                 break_it(world, fault)
+                broken.set()
             try:
                 return world.send(listener, body(number, sizes[number]), chunked=bool(number % 2))
             finally:
@@ -120,7 +122,7 @@ def test_at_random_moments(world, listener):
 
         def is_felt():
             """Requests came after the fault, or all clients wait for the picker."""
-            return len(started) >= moment + 4 or len(started) >= moment and len(started) - len(ended) == CLIENTS
+            return broken.is_set() and (len(started) >= moment + 4 or len(started) - len(ended) == CLIENTS)
 
         with concurrent.futures.ThreadPoolExecutor(1) as mender:
             def mend():

@@ -216,9 +216,15 @@ def restart_engine(case):
     case.end_fault()
 
 
+def expect_new_epochs(case):
+    """A stream that was being repaired when its engine restarted gives up its list, which is no restart of the counter's."""
+    wait_for("each stream has begun an epoch", lambda: case.new_epochs(case.touched) == case.touched)
+    case.figures = f"{restarts_seen(case):.0f} restarts were counted, of {len(case.touched)}"
+
+
 def check_restarted(case):
     case.others_were_untouched()
-    case.expect_that(case.grew("bridge", "kvb_engine_restarts_total") == 1, "not one restart (kvb_engine_restarts_total)")
+    expect_new_epochs(case)
 
 
 def withheld(case, stream):
@@ -318,8 +324,7 @@ def restart_unseen(case):
 def check_restarted_unseen(case):
     other = case.stage.python_engines[0][1]
     case.others_were_untouched()
-    seen = case.grew("bridge", "kvb_engine_restarts_total")
-    case.expect_that(seen == 2, f"{seen:.0f} restarts were seen, of 2 (kvb_engine_restarts_total)")
+    expect_new_epochs(case)
     asked = other.requests[case.asked:]
     case.expect_that(
         asked[:2] == [case.last_seq, 0], f"asked from {asked[:4]}, not from the last batch known ({case.last_seq})")
@@ -378,8 +383,7 @@ def kill_engines(case):
 
 def check_killed_engines(case):
     case.others_were_untouched()
-    wait_for("each stream has begun an epoch", lambda: case.new_epochs(case.touched) == case.touched)
-    case.figures = f"{case.grew('bridge', 'kvb_engine_restarts_total'):.0f} restarts were counted, of {len(case.touched)}"
+    expect_new_epochs(case)
 
 
 def freeze_engines(case):
