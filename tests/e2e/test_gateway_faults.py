@@ -6,7 +6,6 @@ import functools
 import http.client
 import random
 import signal
-import threading
 
 import pytest
 
@@ -106,15 +105,15 @@ def test_at_random_moments(world, listener):
     wait_for("a request is answered", ready(world, listener))
     good = 0
     for fault in FAULTS * 2:
-        started, ended, broken = [], [], threading.Event()
+        started, ended, at_fault = [], [], []  # at_fault: how many had started when the picker was broken
         moment = chance.randrange(2, 50)
         sizes = [chance.choice((0, 10, 70_000, 700_000)) for _ in range(60)]
 
         def request(number):
             started.append(number)
-            if len(started) == moment:
+            if number == moment:
                 break_it(world, fault)
-                broken.set()
+                at_fault.append(len(started))
             try:
                 return world.send(listener, body(number, sizes[number]), chunked=bool(number % 2))
             finally:
@@ -122,7 +121,8 @@ def test_at_random_moments(world, listener):
 
         def is_felt():
             """Requests came after the fault, or all clients wait for the picker."""
-            return broken.is_set() and (len(started) >= moment + 4 or len(started) - len(ended) == CLIENTS)
+            return at_fault and (
+                len(started) >= min(at_fault[0] + 4, len(sizes)) or len(started) - len(ended) == CLIENTS)
 
         with concurrent.futures.ThreadPoolExecutor(1) as mender:
             def mend():
