@@ -5,10 +5,12 @@
 #include "core/own.h"
 #include "fail_alloc.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdatomic.h>
 #include <unistd.h>
+#include <uv.h>
 
 static const uint64_t patience_ns = 20 * KVB_NS_PER_S;
 
@@ -217,6 +219,69 @@ static void a_job_ends_after_its_work(void **state)
     }
 }
 
+/* ---- Time that passes before the wait begins ---- */
+
+static int timer_takes_ms;
+
+int __real_uv_timer_start(uv_timer_t *timer, uv_timer_cb call, uint64_t wait_ms, uint64_t again_ms);
+int __wrap_uv_timer_start(uv_timer_t *timer, uv_timer_cb call, uint64_t wait_ms, uint64_t again_ms);
+
+/* As if the thread had to wait for a processor behind it. */
+int __wrap_uv_timer_start(uv_timer_t *timer, uv_timer_cb call, uint64_t wait_ms, uint64_t again_ms)
+{
+    const int status = __real_uv_timer_start(timer, call, wait_ms, again_ms);
+
+    (void)poll(NULL, 0, timer_takes_ms);
+    return status;
+}
+
+struct ending {
+    struct kvb_job *job;
+    atomic_bool has_waited;
+    bool came_first;
+};
+
+static void end_after_the_wait(void *context)
+{
+    struct ending *ending = context;
+
+    for (int i = 0; i < 3000 && !ending->has_waited; i++) {
+        (void)poll(NULL, 0, 1);
+    }
+    ending->came_first = !ending->has_waited;
+}
+
+static uint64_t begin_once(void *context, uint64_t now_ns)
+{
+    struct ending *ending = context;
+
+    (void)now_ns;
+    if (!kvb_job_is_working(ending->job) && !ending->came_first && !ending->has_waited) {
+        assert_ok(kvb_job_work(ending->job, end_after_the_wait));
+    }
+    return UINT64_MAX;
+}
+
+/* Nothing else ends such a wait: the turns that are due would not come. */
+static void a_wait_ends_whose_time_is_over_before_it_begins(void **state)
+{
+    (void)state;
+    struct kvb_control *control = open_loop();
+    struct ending ending = { .came_first = false };
+    const struct kvb_job_options options = { .turn = begin_once, .context = &ending };
+
+    assert_ok(kvb_job_add(control, &options, &ending.job));
+    kvb_job_wake(ending.job);
+    kvb_control_run_once(control, 20000);
+    timer_takes_ms = 5;
+    kvb_control_run_once(control, 1);
+    timer_takes_ms = 0;
+    ending.has_waited = true;
+    kvb_job_remove(ending.job);
+    assert_false(ending.came_first);
+    kvb_control_free(control);
+}
+
 /* ---- Descriptors ---- */
 
 struct reader {
@@ -341,6 +406,7 @@ SUITE(control)
         cmocka_unit_test(a_removed_job_ends_on_the_thread_and_has_no_turn_more),
         cmocka_unit_test(slow_work_delays_no_other_job),
         cmocka_unit_test(a_job_ends_after_its_work),
+        cmocka_unit_test(a_wait_ends_whose_time_is_over_before_it_begins),
         cmocka_unit_test(a_ready_descriptor_is_reported_before_the_turn),
         cmocka_unit_test(a_job_that_is_due_for_a_turn_ends_after_its_work),
         cmocka_unit_test(survives_every_allocation_failing),
