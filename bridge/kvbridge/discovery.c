@@ -60,12 +60,12 @@ struct target {
     struct kvb_discovery *discovery; /* borrowed */
     struct kvb_worker_spec *spec;    /* a reference */
     uint32_t source;
-    atomic_bool is_hinted;   /* a connection has changed; any thread sets it, under the lock */
-    size_t page;             /* index in pages[] of the next request */
-    struct kvb_fetch *fetch; /* under way; NULL: none */
-    struct kvb_buf body;     /* owned */
-    bool asks_info;          /* body is complete; the request is for info_path */
-    struct kvb_buf info;     /* owned: the answer to it */
+    atomic_bool is_hinted; /* since the newest request began; any thread sets it, under the lock */
+    size_t page;           /* index in pages[] of the next request */
+    struct kvb_fetch *fetch;          /* under way; NULL: none */
+    struct kvb_buf body;              /* owned */
+    bool asks_info;                   /* body is complete; the request is for info_path */
+    struct kvb_buf info;              /* owned: the answer to it */
     enum kvb_speculation speculation; /* by the newest of these answers */
     struct answer answer;
     struct target *next_given;   /* in the list of those whose answers are GIVEN; borrowed */
@@ -529,6 +529,11 @@ static void start_target_fetch(struct target *target, uint64_t now_ns)
     /* Before it is known whether it can be started at all: else a failure would repeat at once. */
     (void)kvb_backoff_fail(&target->requests, &between_requests, now_ns); /* until it answers */
     target->is_due = false;
+    /* A hint that comes from now on may be of a later process than the answer, so it stays until
+     * the first page is requested again. */
+    if (target->page == 0 && !target->asks_info) {
+        atomic_store(&target->is_hinted, false);
+    }
     kvb_buf_reset(target->asks_info ? &target->info : &target->body);
     if (!read_api_key(target, key)) {
         target->is_due = true; /* the file may be right after the pause */
@@ -543,14 +548,13 @@ static void start_target_fetch(struct target *target, uint64_t now_ns)
 /* Returns when it is looked at again; UINT64_MAX: after its fetch, its answer or a hint. */
 static uint64_t look_at_target(struct target *target, uint64_t now_ns)
 {
-    target->is_due |= atomic_exchange(&target->is_hinted, false);
     if (target->fetch || target->answer.state != ANSWER_NONE) {
         return UINT64_MAX;
     }
     if (!kvb_backoff_is_due(&target->requests, now_ns)) {
         return target->requests.next_ns;
     }
-    if (!target->is_due) {
+    if (!target->is_due && !atomic_load(&target->is_hinted)) {
         target->requests = (struct kvb_backoff){ 0 }; /* it has been quiet for a whole pause */
         return UINT64_MAX;
     }
