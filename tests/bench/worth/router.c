@@ -257,6 +257,8 @@ static void fill_candidate(
     }
     candidate->routed_blocks = endpoint ? sums.routed_blocks : sums.in_flight_blocks;
     candidate->routed_requests = endpoint ? sums.routed_requests : sums.in_flight;
+    candidate->ended_blocks = sums.ended_blocks;
+    candidate->ended_requests = sums.ended_requests;
     candidate->pending_prefill_blocks = sums.pending_prefill_blocks;
     candidate->prefill_blocks_per_s = sums.prefill_blocks_per_s;
     candidate->predicted_blocks = kvb_predictions_beyond(
