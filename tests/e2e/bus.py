@@ -15,7 +15,7 @@ class Bus:
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
         self.client = self._wait(nats.connect(
-            url, connect_timeout=30, allow_reconnect=True, reconnect_time_wait=0.1,
+            url, connect_timeout=programs.DEADLINE_S, allow_reconnect=True, reconnect_time_wait=0.1,
             max_reconnect_attempts=-1, user_credentials=credentials and str(credentials),
         ))
 
@@ -38,21 +38,30 @@ class Bus:
         """Publishes without waiting for the server."""
         self._wait(self.client.publish(subject, payload, reply=reply))
 
-    def request(self, subject, payload, timeout=30):
+    def send_all(self, *messages):
+        """Messages of (subject, payload, reply), which leave in one write."""
+        async def send():
+            for subject, payload, reply in messages:
+                await self.client.publish(subject, payload, reply=reply)
+
+        self._wait(send())
+        self.flush()
+
+    def request(self, subject, payload, timeout=programs.DEADLINE_S):
         return self._wait(self.client.request(subject, payload, timeout=timeout)).data
 
-    def request_many(self, subject, payload=b"", enough=1, seconds=60):
+    def request_many(self, subject, payload=b"", enough=1):
         """All answers to one request. Waits until `enough` have arrived, and then for the duration
         of a PING, so that an answer too many is seen too."""
         inbox = self.client.new_inbox()
         answers = self.watch(inbox)
         self._wait(self.client.publish(subject, payload, reply=inbox))
-        programs.wait_for(f"{enough} answers to {subject}", lambda: len(answers) >= enough, seconds)
+        programs.wait_for(f"{enough} answers to {subject}", lambda: len(answers) >= enough)
         self.flush()
         return [answer.data for answer in answers]
 
     def flush(self):
-        self._wait(self.client.flush())
+        self._wait(self.client.flush(timeout=programs.DEADLINE_S))
 
     def close(self):
         self._wait(self.client.close())
@@ -61,4 +70,4 @@ class Bus:
         self.loop.close()
 
     def _wait(self, coroutine):
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(timeout=60)
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(timeout=2 * programs.DEADLINE_S)

@@ -9,6 +9,8 @@ from typing import Any, Optional, Union
 import msgspec
 import zmq
 
+from programs import DEADLINE_S
+
 END = b"\xff" * 8
 
 
@@ -204,7 +206,7 @@ class Engine:
         self._close_sockets()
 
     def come_back(self):
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + DEADLINE_S
         while True:
             try:
                 return self._open(self.events, self.replay)

@@ -140,7 +140,7 @@ class Envoy:
         wait_for("envoy is ready", lambda: self.get("/ready")[0] == 200)
 
     def get(self, path):
-        connection = http.client.HTTPConnection("127.0.0.1", self.admin, timeout=60 * programs.PATIENCE)
+        connection = http.client.HTTPConnection("127.0.0.1", self.admin, timeout=programs.DEADLINE_S)
         try:
             connection.request("GET", path)
             answer = connection.getresponse()

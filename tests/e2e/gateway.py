@@ -53,7 +53,7 @@ def pieces(body, size=8192):
 def send(port, body=None, path=CHAT, method="POST", headers=None, chunked=False):
     """One request over HTTP/1.1. Raises OSError or HTTPException when the connection breaks off."""
     body = as_bytes(body)
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120 * programs.PATIENCE)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=programs.DEADLINE_S)
     try:
         connection.request(method, path, body=pieces(body) if chunked else body if body or method == "POST" else None,
                            headers=head_of(body, headers), encode_chunked=chunked)
@@ -70,7 +70,7 @@ def send_by_curl(folder, port, body, *options):
     file.write_bytes(body)
     words = [word for name, value in head_of(body).items() for word in ("-H", f"{name}: {value}")]
     done = subprocess.run(
-        ["curl", "-sS", "-i", "-X", "POST", "--max-time", str(int(120 * programs.PATIENCE)), "--data-binary", f"@{file}",
+        ["curl", "-sS", "-i", "-X", "POST", "--max-time", str(int(programs.DEADLINE_S)), "--data-binary", f"@{file}",
          *words, *options, f"http://127.0.0.1:{port}{CHAT}"], capture_output=True, check=True)
     head, _, rest = done.stdout.partition(b"\r\n\r\n")
     while head.split()[1] == b"100":
@@ -87,7 +87,7 @@ class Stream:
         """sent: the bytes of the body that are sent for now; the rest by send_more()."""
         body = as_bytes(body)
         self.rest = body[len(body) if sent is None else sent:]
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=120 * programs.PATIENCE)
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=programs.DEADLINE_S)
         head = "".join(f"{name}: {value}\r\n" for name, value in head_of(body).items())
         self.socket.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: x\r\n{head}Content-Length: {len(body)}\r\n\r\n".encode()
                             + body[:len(body) - len(self.rest)])

@@ -7,6 +7,7 @@ import hashlib
 import json
 import threading
 
+import programs
 from aiohttp import web
 
 SHA = "x-sha"  # of a request: the SHA-256 of its body
@@ -58,7 +59,7 @@ class OpenAiEngine:
 
         self.thread = threading.Thread(target=run, daemon=True)
         self.thread.start()
-        assert listening.wait(60)
+        assert listening.wait(programs.DEADLINE_S)
         self.endpoint = f"127.0.0.1:{self.port}"
         self.url = f"http://{self.endpoint}"
 

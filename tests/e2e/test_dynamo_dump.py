@@ -85,7 +85,7 @@ def vouch(bus, dp_rank, last_id, tiers, engine_names=False):
 
 
 def states(aggregator):
-    return sorted((s["dp_rank"], s["state"]) for s in json.loads(aggregator.http("GET", "/streams")[1])["streams"])
+    return sorted((s["dp_rank"], s["state"]) for s in aggregator.get("/streams")["streams"])
 
 
 def stored(parent, *blocks):

@@ -20,7 +20,7 @@ class PlainReader:
     def __init__(self, bus):
         self.messages = bus.watch(f"{PUBLISH}.kv_events")
         self.held = {}  # worker -> set of block hashes
-        self.clears = self.ignored = 0
+        self.clears = self.ignored = self.told = 0  # told: stored blocks, each time that they are published
         self.event_ids = []
 
     def _apply(self, message):
@@ -32,6 +32,7 @@ class PlainReader:
             self.clears += 1
             held.clear()
         elif "stored" in data:
+            self.told += len(data["stored"]["blocks"])
             parent = data["stored"]["parent_hash"]
             if parent is None or parent in held:
                 held.update(block["block_hash"] for block in data["stored"]["blocks"])
@@ -39,6 +40,12 @@ class PlainReader:
                 self.ignored += 1
         else:
             held.difference_update(data["removed"]["block_hashes"])
+
+    def read_until(self, count):
+        """Reads message by message, and leaves those that follow when it holds so many blocks. True: it does."""
+        while sum(map(len, self.held.values())) < count and self.messages:
+            self._apply(self.messages.pop(0).data)
+        return sum(map(len, self.held.values())) == count
 
     def blocks(self):
         """{worker: held blocks}, of workers that hold any."""

@@ -53,7 +53,8 @@ def idle_fleet(scene, streams=STREAMS, **publish):
     for number, one in enumerate(engines):
         fill(one, number)
     wait_for("all blocks", lambda: early.count() == streams * BLOCKS)
-    wait_for("kvaggregator is sure", lambda: aggregator.is_exact(streams))
+    wait_for("kvaggregator has them, and is sure",
+             lambda: aggregator.metric("kvb_index_blocks") == streams * BLOCKS and aggregator.is_exact(streams))
     return early, aggregator, engines, bridge
 
 
@@ -64,18 +65,19 @@ def test_a_late_reader_has_all_within_one_period(scene):
     truth = listed(aggregator)
     clears, mismatches = early.clears, digests(aggregator)
     late = PlainReader(scene.bus())
-    before = bridge.metric("kvb_refresh_streams_total")
-    wait_for("the late reader has all blocks", lambda: late.count() == STREAMS * BLOCKS)
-    # it came in the middle of one round
-    assert bridge.metric("kvb_refresh_streams_total") - before <= 2 * STREAMS
+    wait_for("the late reader has all blocks", lambda: late.read_until(STREAMS * BLOCKS))
+    # It came in the middle of one round: only the stream whose turn it was then was told twice. A round leaves out a
+    # stream whose engine a busy machine has disconnected.
+    rounds = 1 + bridge.metric("kvcache_zmq_disconnections_total")
+    assert late.told <= (rounds * STREAMS + 1) * BLOCKS
     assert late.blocks() == truth
     # the next round goes from the first stream to the last; other readers are not affected
     told = bridge.metric("kvb_refresh_streams_total")
-    wait_for("a whole round more",
-             lambda: bridge.metric("kvb_refresh_streams_total") > told + STREAMS, 3 * period_s)
+    wait_for("a whole round more", lambda: bridge.metric("kvb_refresh_streams_total") > told + STREAMS)
     assert late.blocks() == truth and early.blocks() == truth
     assert late.clears == 0 and early.clears == clears and early.ignored == 0
-    assert listed(aggregator) == truth and aggregator.is_exact(STREAMS)
+    wait_for("kvaggregator is still sure", lambda: aggregator.is_exact(STREAMS))
+    assert listed(aggregator) == truth
     assert digests(aggregator) == mismatches
     assert bridge.metric("kvb_refresh_given_up_total") == 0
 
@@ -86,19 +88,22 @@ def test_a_request_gets_all_blocks_at_once(scene):
     bus = scene.bus()
     late = PlainReader(bus)
     refused = digests(aggregator)
-    answer = json.loads(bus.request(f"{PUBLISH}.kv_refresh", b""))
+    answers = bus.watch("answers")
+    # And not again within ten seconds: both requests arrive together, however long the blocks then take.
+    bus.send_all(*((f"{PUBLISH}.kv_refresh", body, "answers") for body in (b"", b"{}")))
+    wait_for("both are answered", lambda: len(answers) == 2)
+    answer, again = (json.loads(one.data) for one in answers)
     assert answer.pop("bridge_id")
     assert answer == {"streams": STREAMS, "blocks": STREAMS * BLOCKS, "rationed": 0, "away": 0}
+    assert (again["streams"], again["rationed"]) == (0, STREAMS)
     wait_for("the late reader has all blocks", lambda: late.count() == STREAMS * BLOCKS)
     assert late.blocks() == truth and late.clears == 0 and late.ignored == 0
-    # and not again within ten seconds
-    again = json.loads(bus.request(f"{PUBLISH}.kv_refresh", b"{}"))
-    assert (again["streams"], again["rationed"]) == (0, STREAMS)
     wait_for("counted", lambda: bridge.metric("kvb_refresh_requests_total", outcome="rationed") == STREAMS)
     assert bridge.metric("kvb_refresh_requests_total", outcome="granted") == STREAMS
     assert bridge.metric("kvb_refresh_streams_total") == STREAMS
     assert bridge.metric("kvb_refresh_blocks_total") == STREAMS * BLOCKS
-    assert listed(aggregator) == truth and aggregator.is_exact(STREAMS)
+    wait_for("kvaggregator is still sure", lambda: aggregator.is_exact(STREAMS))
+    assert listed(aggregator) == truth
     assert digests(aggregator) == refused, "kv_refresh itself is no bad message either"
 
 
@@ -124,8 +129,8 @@ def test_one_stream_may_be_requested(scene):
     # a message without a reply subject is a request too, here for the other stream, because this
     # one had its turn
     bus.publish(f"{PUBLISH}.kv_refresh", b"")
-    wait_for("the reader has both streams", lambda: late.blocks().keys() == {7, 8})
-    assert late.blocks()[7] == {name_of(1), name_of(2)}
+    both = {7: {name_of(1), name_of(2)}, 8: {name_of(1), name_of(3)}}
+    wait_for("the reader has both streams", lambda: late.blocks() == both)
 
 
 @pytest.mark.sanitize

@@ -32,6 +32,30 @@ class Seen:
         return any(state == "EXACT" for state, _ in self.states)
 
 
+class Live:
+    """Blocks from `first` on, each published live alone.  A busy machine may cost the bridge its connection: it forgets then
+    what it had, and does not receive what is published meanwhile."""
+
+    def __init__(self, seen, one, asked, first):
+        """asked: the engine that gets the requests for replays."""
+        self.seen, self.one, self.asked, self.next, self.names = seen, one, asked, first, []
+
+    def publish(self):
+        self.one.publish(store(self.next), buffered=False)
+        self.names.append(name_of(self.next))
+        self.next += 1
+        self.requests = len(self.asked.requests)
+
+    def is_listed(self):
+        """The newest is, and nothing that did not come live.  Otherwise each new request brings one block more."""
+        listed = self.seen.listed()
+        if self.seen.state() == NO_BASE and self.names[-1] in listed and listed <= set(self.names):
+            return True
+        if len(self.asked.requests) > self.requests:
+            self.publish()
+        return False
+
+
 def bridge_reading(scene, one, replay=None):
     row = worker(one, 7, replay=False, more=f'replay = "{replay or one.replay}";')
     return scene.bridge(row, formats=["protobuf"], heartbeat_ms=100)
@@ -47,10 +71,11 @@ def test_an_engine_that_keeps_nothing_is_never_exact(scene):
     bridge = bridge_reading(scene, vllm)
     wait_for("the bridge was answered", lambda: bridge.metric("kvb_replays_total", step="completed") >= 3)
     wait_for("nothing is known", lambda: seen.is_at(NO_BASE))
-    vllm.publish(store(51), buffered=False)
-    wait_for("the live block is listed", lambda: seen.is_at(NO_BASE, 51))
+    live = Live(seen, vllm, vllm, 51)
+    live.publish()
+    wait_for("the live block is listed", live.is_listed)
     asked = len(vllm.requests)
-    wait_for("the live batch was looked for", lambda: seen.is_at(NO_BASE, 51) and len(vllm.requests) > asked + 1)
+    wait_for("the live batch was looked for", lambda: live.is_listed() and len(vllm.requests) > asked + 1)
     assert not seen.was_exact()
 
 
@@ -64,20 +89,20 @@ def test_a_replay_port_of_another_engine_proves_nothing(scene, ahead):
         one.publish(store(number))
     for number in range(101, 121 + ahead):
         other.publish(store(number))
-    bridge_reading(scene, one, replay=other.replay)
+    bridge = bridge_reading(scene, one, replay=other.replay)
     wait_for("the list from the other engine is unverified", lambda: seen.is_at(NO_BASE, *range(101, 121 + ahead)))
-    for number in range(21, 24):
-        one.publish(store(number))
-
-    def has_no_phantom():
-        return seen.state() == NO_BASE and seen.listed() <= {name_of(number) for number in range(1, 60)}
-
-    wait_for("and is no more listed", has_no_phantom)
-    one.publish(store(24))
-    wait_for("what comes live is", lambda: has_no_phantom() and name_of(24) in seen.listed())
+    live = Live(seen, one, other, 21)
+    for _ in range(3):
+        live.publish()
+    wait_for("and is no more listed, but what comes live is", live.is_listed)
+    lost, asked_for_all = bridge.metric("kvcache_zmq_disconnections_total"), other.requests.count(0)
+    live.publish()
+    wait_for("so is what comes now", live.is_listed)
     asked = len(other.requests)
-    wait_for("the replay is requested again", lambda: has_no_phantom() and len(other.requests) > asked + 1)
-    assert other.requests.count(0) <= 2, "never for its whole buffer once it was found out"
+    wait_for("the replay is requested again", lambda: live.is_listed() and len(other.requests) > asked + 1)
+    # On another connection it would have to be found out again.
+    assert other.requests.count(0) == asked_for_all or bridge.metric("kvcache_zmq_disconnections_total") > lost, (
+        "asked for its whole buffer though it was found out")
     assert not seen.was_exact()
 
 
