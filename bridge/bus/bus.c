@@ -39,7 +39,9 @@ static void free_bus(struct kvb_bus *bus)
     (void)sem_destroy(&bus->flush_requested);
     free(bus->url);
     free(bus->name);
-    free(bus->discovered);
+    for (size_t i = 0; i < bus->discovered_count; i++) {
+        free(bus->discovered[i]);
+    }
     free(bus->next_login);
     free(bus);
 }

@@ -17,7 +17,6 @@ enum {
     connect_timeout_ms = 1000,
     write_deadline_ms = 200,
     max_servers = 128,
-    max_discovered_bytes = 4096,
     dial_wait_ms = 15000, /* a resolver gives up after 10 s */
     /* More for each server.  An interrupt ends whatever nats.c waits for.  At 2,000 ms that was the
      * third server: nats.c gives up two silent ones after connect_timeout_ms each, and resolvers
@@ -273,35 +272,25 @@ static natsStatus set_login(natsOptions *options, char *server)
     return status;
 }
 
-/* The configured servers and those that a server has announced, separated by commas.  NULL: no
- * memory. */
-static char *list_servers(const struct kvb_bus *bus)
-{
-    char *list = NULL;
-
-    return asprintf(
-               &list, "%s%s%s", bus->url, bus->discovered ? "," : "",
-               bus->discovered ? bus->discovered : "") < 0
-               ? NULL
-               : list;
-}
-
 static natsStatus set_servers(natsOptions *options, const struct kvb_bus *bus)
 {
-    KVB_OWN(kvb_own_free) char *list = list_servers(bus);
+    KVB_OWN(kvb_own_free) char *configured = strdup(bus->url);
     const char *servers[max_servers];
     natsStatus status = NATS_OK;
-    char *rest = list;
+    char *rest = configured;
     int count = 0;
 
-    if (!list) {
+    if (!configured) {
         return NATS_NO_MEMORY;
     }
-    /* What is beyond max_servers is never dialed. */
+    /* What is beyond max_servers is never dialed: the configured servers come first. */
     while (rest && count < max_servers && status == NATS_OK) {
         char *server = strsep(&rest, ",");
         status = set_login(options, server);
         servers[count++] = server;
+    }
+    for (size_t i = 0; i < bus->discovered_count && count < max_servers; i++) {
+        servers[count++] = bus->discovered[i]; /* without a login: nats.c uses that of the others */
     }
     if (status == NATS_OK) {
         const uint64_t now_ns = kvb_clock_monotonic_ns();
@@ -607,15 +596,12 @@ static bool wait_for_dial(struct kvb_bus *bus, struct kvb_dialing *dialing, uint
 /* The time to wait for a dial: nats.c tries all servers of the list in turn. */
 static uint32_t patience_ms(const struct kvb_bus *bus)
 {
-    uint32_t wait_ms = dial_wait_ms + dial_wait_each_ms;
+    uint32_t servers = 1 + (uint32_t)bus->discovered_count;
 
     for (const char *at = bus->url; *at; at++) {
-        wait_ms += *at == ',' ? dial_wait_each_ms : 0;
+        servers += *at == ',';
     }
-    for (const char *at = bus->discovered; at && *at; at++) {
-        wait_ms += *at == ',' ? dial_wait_each_ms : 0;
-    }
-    return wait_ms;
+    return dial_wait_ms + servers * dial_wait_each_ms;
 }
 
 static kvb_status start_dial(struct kvb_bus *bus, struct kvb_dialing *dialing)
@@ -707,32 +693,43 @@ kvb_status kvb_link_dial(struct kvb_bus *bus, struct kvb_link **out_link)
 
 /* ---- Servers that a server announces ---------------------------------------------- */
 
+/* Takes server.  Frees it when it is known, or there is no room. */
+static void keep_server(char **servers, size_t *count, char *server)
+{
+    for (size_t i = 0; i < *count; i++) {
+        if (kvb_server_url_is_same(servers[i], server)) {
+            free(server);
+            return;
+        }
+    }
+    if (*count == kvb_max_discovered) {
+        free(server);
+        return;
+    }
+    servers[(*count)++] = server;
+}
+
 void kvb_link_note_servers(struct kvb_link *link)
 {
     struct kvb_bus *bus = link->bus;
-    char list[max_discovered_bytes];
-    char **servers = NULL;
-    size_t len = 0;
+    char *servers[kvb_max_discovered];
+    char **announced = NULL;
+    size_t kept = 0;
     int count = 0;
 
     /* With TLS, announced IP addresses cannot be used when certificates contain only host names. */
-    if (natsConnection_GetDiscoveredServers(link->nats, &servers, &count) != NATS_OK) {
+    if (natsConnection_GetDiscoveredServers(link->nats, &announced, &count) != NATS_OK) {
         return;
     }
     for (int i = 0; i < count; i++) {
-        const size_t more = strlen(servers[i]);
-        /* What does not fit is left out. */
-        if (len + more + 2 <= sizeof list) {
-            list[len] = ',';
-            memcpy(list + len + 1, servers[i], more);
-            len += more + 1;
-        }
-        free(servers[i]);
+        keep_server(servers, &kept, announced[i]);
     }
-    free(servers);
-    /* nats.c names those alone that the dialed list lacked: without any the older list stays. */
-    if (len > 0) {
-        free(bus->discovered);
-        bus->discovered = strndup(list + 1, len - 1); /* NULL: none */
+    free(announced);
+    /* nats.c names those alone that the dialed list lacked: the others may still be there.  They
+     * come last, so that those announced first make room for new ones. */
+    for (size_t i = 0; i < bus->discovered_count; i++) {
+        keep_server(servers, &kept, bus->discovered[i]);
     }
+    memcpy(bus->discovered, servers, kept * sizeof *servers);
+    bus->discovered_count = kept;
 }

@@ -67,6 +67,10 @@ struct kvb_link {
     struct kvb_link_socket socket;
 };
 
+/* Announced servers are kept for later dials.  One that has gone for good, such as a pod with
+ * another address, costs such a dial up to a second. */
+enum { kvb_max_discovered = 16 };
+
 /* What was last passed to on_change. */
 struct kvb_bus_reported {
     bool is_connected;
@@ -118,7 +122,8 @@ struct kvb_bus {
     char left_server[kvb_url_shown_bytes]; /* left because of lame duck mode; manager only */
     uint64_t left_until_ns;                /* until then, left_server is dialed last */
     uint64_t leave_at_ns;                  /* when to dial another server in lame duck mode */
-    char *discovered; /* owned; servers that a server announced, separated by commas */
+    char *discovered[kvb_max_discovered];  /* owned; URLs that servers announced, newest first */
+    size_t discovered_count;               /* used by the manager only, like the list */
 
     uint64_t flushes_wanted; /* the newest ticket drawn; under lock, like the next three */
     uint64_t flushes_done;   /* tickets up to this one are done */
@@ -219,7 +224,8 @@ void kvb_link_free(struct kvb_link *link);
 /* Closes the link and releases one use.  A close that may wait runs on a thread of its own. */
 void kvb_link_close(struct kvb_link *link);
 
-/* Stores the addresses of servers that the link's server has announced, for later dials. */
+/* Adds the servers that the link's server has announced to those of earlier links, for later dials.
+ * When there are too many, those announced first are forgotten. */
 void kvb_link_note_servers(struct kvb_link *link);
 
 /* The current link for one call, or NULL when not connected.  Never blocks on

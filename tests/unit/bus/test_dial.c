@@ -46,7 +46,9 @@ static void *accept_and_be_mute(void *argument)
     return NULL;
 }
 
-static void start_mute(struct mute_server *server, const char *scheme, const char *greeting)
+static void start_serving(
+    struct mute_server *server, const char *scheme, const char *greeting,
+    void *(*serve)(void *argument), void *argument)
 {
     struct sockaddr_in address = { .sin_family = AF_INET,
                                    .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
@@ -59,7 +61,12 @@ static void start_mute(struct mute_server *server, const char *scheme, const cha
     assert_int_equal(getsockname(server->fd, (struct sockaddr *)&address, &len), 0);
     (void)snprintf(
         server->url, sizeof server->url, "%s://127.0.0.1:%u", scheme, ntohs(address.sin_port));
-    assert_int_equal(pthread_create(&server->thread, NULL, accept_and_be_mute, server), 0);
+    assert_int_equal(pthread_create(&server->thread, NULL, serve, argument), 0);
+}
+
+static void start_mute(struct mute_server *server, const char *scheme, const char *greeting)
+{
+    start_serving(server, scheme, greeting, accept_and_be_mute, server);
 }
 
 static void stop_mute(struct mute_server *server)
@@ -86,6 +93,44 @@ static struct kvb_bus *open_to(const struct mute_server *server)
 
     assert_ok(kvb_bus_open(&options, &bus, NULL));
     return bus;
+}
+
+/* ---- A server that answers the PING of a dial, and then ends the connection ---------------- */
+
+struct short_server {
+    struct mute_server server; /* its greeting has no end: connect_urls and "}" follow */
+    const char *others;        /* its connect_urls, as JSON */
+    unsigned most;             /* connections, after which it stops listening */
+};
+
+static void *answer_once_each(void *argument)
+{
+    struct short_server *one = argument;
+
+    for (unsigned count = 1; count <= one->most; count++) {
+        const int fd = accept4(one->server.fd, NULL, NULL, SOCK_CLOEXEC);
+        char info[512];
+        char heard[1024] = "";
+        size_t len = 0;
+        if (fd < 0) {
+            break; /* shut down */
+        }
+        (void)snprintf(
+            info, sizeof info, "%s,\"connect_urls\":[%s]}\r\n", one->server.greeting, one->others);
+        (void)send(fd, info, strlen(info), MSG_NOSIGNAL);
+        while (len < sizeof heard - 1 && !strstr(heard, "PING")) {
+            const ssize_t more = recv(fd, heard + len, sizeof heard - 1 - len, 0);
+            if (more <= 0) {
+                break;
+            }
+            len += (size_t)more;
+        }
+        (void)send(fd, "PONG\r\n", 6, MSG_NOSIGNAL);
+        close(fd);
+        atomic_store(&one->server.count, count);
+    }
+    (void)shutdown(one->server.fd, SHUT_RDWR);
+    return NULL;
 }
 
 /* ---- Tests ------------------------------------------------------------------------------------
@@ -142,11 +187,43 @@ static void closing_does_not_wait_for_a_handshake(void **state)
     stop_mute(&server);
 }
 
+static bool has_two(void *context)
+{
+    return atomic_load(&((struct mute_server *)context)->count) >= 2;
+}
+
+/* The configured server is gone after it has named another one.  That one names a third, which
+ * nobody serves. */
+static void servers_that_were_announced_are_dialed_also_after_others_were_announced(void **state)
+{
+    static const char greeting[] =
+        "INFO {\"server_id\":\"a\",\"version\":\"2.9.10\",\"proto\":1,\"max_payload\":1048576";
+    struct short_server first = { .most = 1 };
+    struct short_server second = { .most = max_accepted };
+    char names[2][64];
+    uint16_t unused = 0;
+
+    (void)state;
+    assert_ok(free_port(&unused));
+    (void)snprintf(names[1], sizeof names[1], "\"127.0.0.1:%u\"", unused);
+    second.others = names[1];
+    start_serving(&second.server, "nats", greeting, answer_once_each, &second);
+    (void)snprintf(names[0], sizeof names[0], "\"%s\"", second.server.url + strlen("nats://"));
+    first.others = names[0];
+    start_serving(&first.server, "nats", greeting, answer_once_each, &first);
+    struct kvb_bus *bus = open_to(&first.server);
+    assert_true(wait_until(has_two, &second.server, patience_ms));
+    kvb_bus_close(bus);
+    stop_mute(&first.server);
+    stop_mute(&second.server);
+}
+
 SUITE(dial)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_server_that_says_nothing_is_dialed_again_and_again),
         cmocka_unit_test(closing_does_not_wait_for_a_handshake),
+        cmocka_unit_test(servers_that_were_announced_are_dialed_also_after_others_were_announced),
     };
 
     kvb_openssl_keep_at_exit(); /* as the daemons do: a dial may outlive its bus and main() */
