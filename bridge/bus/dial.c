@@ -159,7 +159,7 @@ static void on_closed(natsConnection *nats, void *closure)
     const char *reason = "";
 
     pthread_mutex_lock(&bus->lock);
-    /* What the bus has broken itself, or closes at its end, is no news for the log. */
+    /* What the bus has broken or closed itself is no news for the log, nor what ends with it. */
     const bool is_ours = link->is_broken || bus->is_stopping;
     link->is_closed = true;
     pthread_mutex_unlock(&bus->lock);
@@ -191,12 +191,9 @@ static void take_denial(struct kvb_link *link)
 {
     struct kvb_bus *bus = link->bus;
     const char *text = last_nats_error(); /* of this error; others may follow */
-    enum kvb_denial_update update = KVB_DENIAL_KNOWN;
 
     pthread_mutex_lock(&bus->lock);
-    if (!link->is_broken) {
-        update = note_denial(link, text);
-    }
+    enum kvb_denial_update update = note_denial(link, text);
     /* A link that was left, or is not used yet, is counted but not logged: its denials say nothing
      * about the current one. */
     if (bus->link && bus->link != link) {

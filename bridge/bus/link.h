@@ -59,7 +59,7 @@ struct kvb_link {
     struct kvb_bus *bus;  /* borrowed; outlives every link */
     natsConnection *nats; /* owned */
     unsigned uses;  /* by the bus, calls under way, the pending closed callback, bus->attached */
-    bool is_broken; /* closed, a message half written, or no PONG came */
+    bool is_broken; /* closed by either side, a message half written, or no PONG came */
     bool is_closed; /* the closed callback has run */
     bool is_lame;   /* its server has announced lame duck mode */
     struct kvb_grave *graves; /* owned; subscriptions to be freed after the connection */

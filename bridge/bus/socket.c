@@ -188,6 +188,9 @@ void kvb_bus_write(struct kvb_bus *bus)
 
 void kvb_socket_close(struct kvb_link *link)
 {
+    pthread_mutex_lock(&link->bus->lock);
+    link->is_broken = true; /* so that on_closed() does not take it for a loss */
+    pthread_mutex_unlock(&link->bus->lock);
     if (!kvb_socket_is_attached(link)) {
         natsConnection_Close(link->nats);
         return;

@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { patience_ms = 60000 };
+enum { patience_ms = 60000, a_while_ms = 300 };
 
 /* ---- A bus connected to nats-server, with a token in a file ---- */
 
@@ -41,13 +41,21 @@ static bool is_renewed(void *context)
     return kvb_bus_connects(((struct renewing *)context)->bus) == 2;
 }
 
-static bool is_refused(void *context)
+static bool has_logged(const struct renewing *one, const char *words)
 {
-    const struct renewing *one = context;
     char text[4096] = "";
 
-    return pread(one->log.fd, text, sizeof text - 1, 0) > 0 &&
-           strstr(text, "Authorization Violation");
+    return pread(one->log.fd, text, sizeof text - 1, 0) > 0 && strstr(text, words);
+}
+
+static bool is_refused(void *context)
+{
+    return has_logged(context, "Authorization Violation");
+}
+
+static bool has_warned_of_an_end(void *context)
+{
+    return has_logged(context, "connection ended");
 }
 
 static bool has_message(void *context)
@@ -114,6 +122,8 @@ static void a_changed_file_makes_a_new_connection_with_the_subscriptions(void **
     assert_ok(kvb_bus_renew(one.bus, NULL, NULL));
     assert_true(wait_until(is_renewed, &one, patience_ms));
     expect_message(&one);
+    /* The old connection was left on purpose.  It is closed on a thread of its own. */
+    assert_false(wait_until(has_warned_of_an_end, &one, a_while_ms));
     end_renewing(&one);
 }
 
