@@ -101,8 +101,10 @@ static void note_payload_ceiling(struct kvb_bus *bus, struct kvb_link *link)
     atomic_store_explicit(&bus->max_payload, ceiling, memory_order_relaxed);
 }
 
-static void make_current(struct kvb_bus *bus, struct kvb_link *link)
+/* login_print: what take_login() returned before the link was dialed. */
+static void make_current(struct kvb_bus *bus, struct kvb_link *link, uint64_t login_print)
 {
+    bus->login_print = login_print;
     pthread_mutex_lock(&bus->subscribing);
     /* Held until the link is current: a subscription that is added in between would be made on
      * neither link. */
@@ -181,8 +183,7 @@ static void dial_link(struct kvb_bus *bus)
     const kvb_status status = kvb_link_dial(bus, &link);
     show_failure(bus, status);
     if (status == KVB_OK) {
-        bus->login_print = print;
-        make_current(bus, link);
+        make_current(bus, link, print);
         /* The same failure after this connection is news again. */
         bus->said_failure.text[0] = '\0';
         kvb_log_backoff_end(&bus->dial_log);
@@ -225,12 +226,12 @@ static void say_leaving(struct kvb_bus *bus, bool has_other)
 
 /* Makes a link that was dialed meanwhile the current one.  What the old one had under way may be
  * lost; readers detect it, and repair their lists. */
-static void use_instead(struct kvb_bus *bus, struct kvb_link *link)
+static void use_instead(struct kvb_bus *bus, struct kvb_link *link, uint64_t login_print)
 {
     kvb_log_backoff_end(&bus->dial_log);
     (void)kvb_bus_flush(bus, leave_flush_ms);
     kvb_bus_retire_link(bus);
-    make_current(bus, link);
+    make_current(bus, link, login_print);
 }
 
 /* Dials another server before it leaves this one.  When no other answers, this one is used until it
@@ -240,13 +241,14 @@ static void change_server(struct kvb_bus *bus)
     struct kvb_link *link = NULL;
 
     note_left_server(bus, kvb_clock_monotonic_ns());
+    const uint64_t print = take_login(bus);
     /* The list has this server last, and in lame duck mode it accepts nobody: another answers. */
     const bool has_other = kvb_link_dial(bus, &link) == KVB_OK;
     say_leaving(bus, has_other);
     /* Counted from the end of the dial, which may last longer than the pause. */
     bus->leave_at_ns = kvb_clock_monotonic_ns() + leave_retry_ns;
     if (has_other) {
-        use_instead(bus, link);
+        use_instead(bus, link, print);
     }
 }
 
@@ -267,9 +269,8 @@ static void check_for_new_login(struct kvb_bus *bus)
         kvb_log_write(
             bus->log, KVB_LOG_INFO, "bus", "the login has changed: connecting with the new one",
             "url", bus->shown_url, NULL);
-        bus->login_print = print;
         bus->said_failure.text[0] = '\0';
-        use_instead(bus, link);
+        use_instead(bus, link, print);
     } else if (
         strcmp(bus->dial_failure.text, bus->said_failure.text) != 0 ||
         kvb_log_backoff_due(&bus->dial_log, kvb_clock_monotonic_ns())) {

@@ -3,6 +3,7 @@
 
 #include "kvb_test.h"
 
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -23,6 +24,8 @@ struct renewing {
     atomic_uint messages;
 };
 
+static const char allows_right[] = "authorization: { token: right }\n";
+
 static void count_message(void *context, const struct kvb_bus_message *message)
 {
     struct renewing *one = context;
@@ -39,6 +42,11 @@ static bool is_up(void *context)
 static bool is_renewed(void *context)
 {
     return kvb_bus_connects(((struct renewing *)context)->bus) == 2;
+}
+
+static bool is_renewed_again(void *context)
+{
+    return kvb_bus_connects(((struct renewing *)context)->bus) > 2;
 }
 
 static bool has_logged(const struct renewing *one, const char *words)
@@ -77,15 +85,21 @@ static void write_token(const struct renewing *one, const char *token)
     assert_int_equal(rename(path, one->login.token_file), 0);
 }
 
-static void start_renewing(struct renewing *one)
+/* next_port: of a second server in nats.url; 0: none. */
+static void start_renewing(struct renewing *one, uint16_t next_port)
 {
     *one = (struct renewing){ .log = { .level = KVB_LOG_WARNING,
                                        .fd = memfd_create("log", MFD_CLOEXEC) } };
+    char urls[128];
     const struct kvb_bus_options options = {
-        .url = one->server.url, .name = "test", .login = &one->login, .log = &one->log
+        .url = urls, .name = "test", .login = &one->login, .log = &one->log
     };
 
-    assert_ok(nats_server_start(&one->server, 0, "authorization: { token: right }\n"));
+    assert_ok(nats_server_start(&one->server, 0, allows_right));
+    const int len = snprintf(urls, sizeof urls, "%s", one->server.url);
+    if (next_port > 0) {
+        (void)snprintf(urls + len, sizeof urls - (size_t)len, ",nats://127.0.0.1:%u", next_port);
+    }
     (void)snprintf(
         one->login.token_file, sizeof one->login.token_file, "%s/token", one->server.folder);
     write_token(one, "right");
@@ -117,7 +131,7 @@ static void a_changed_file_makes_a_new_connection_with_the_subscriptions(void **
     struct renewing one;
 
     (void)state;
-    start_renewing(&one);
+    start_renewing(&one, 0);
     write_token(&one, "right");
     assert_ok(kvb_bus_renew(one.bus, NULL, NULL));
     assert_true(wait_until(is_renewed, &one, patience_ms));
@@ -132,7 +146,7 @@ static void a_login_that_is_refused_leaves_the_connection(void **state)
     struct renewing one;
 
     (void)state;
-    start_renewing(&one);
+    start_renewing(&one, 0);
     write_token(&one, "wrong");
     assert_ok(kvb_bus_renew(one.bus, NULL, NULL));
     assert_true(wait_until(is_refused, &one, patience_ms));
@@ -141,11 +155,33 @@ static void a_login_that_is_refused_leaves_the_connection(void **state)
     end_renewing(&one);
 }
 
+/* The connection to the other server was made with the new file. */
+static void a_file_that_changed_before_lame_duck_mode_makes_one_new_connection(void **state)
+{
+    struct nats_server next = { 0 };
+    struct renewing one;
+    uint16_t port = 0;
+
+    (void)state;
+    assert_ok(free_port(&port));
+    start_renewing(&one, port);
+    assert_ok(nats_server_start(&next, port, allows_right));
+    write_token(&one, "right");
+    assert_int_equal(kill(one.server.pid, SIGUSR2), 0);
+    assert_true(wait_until(is_renewed, &one, patience_ms));
+    assert_ok(kvb_bus_renew(one.bus, NULL, NULL)); /* checks now, not in ten seconds */
+    assert_false(wait_until(is_renewed_again, &one, a_while_ms));
+    expect_message(&one);
+    end_renewing(&one);
+    nats_server_kill(&next);
+}
+
 SUITE(renewal)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_changed_file_makes_a_new_connection_with_the_subscriptions),
         cmocka_unit_test(a_login_that_is_refused_leaves_the_connection),
+        cmocka_unit_test(a_file_that_changed_before_lame_duck_mode_makes_one_new_connection),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
