@@ -21,11 +21,12 @@ enum { longest_wait_ms = 60000 };
 static void note_answer(struct kvb_bus *bus, const struct kvb_link *link, uint64_t ticket)
 {
     pthread_mutex_lock(&bus->lock);
-    /* The PONG of a link that was replaced says nothing about the new one. */
+    /* The PONG of a link that was replaced says nothing about the new one, nor about a ticket that
+     * was drawn there.  Whoever drew it has requested another flush. */
     if (bus->link == link) {
         kvb_bus_watch_answered(&bus->watch);
+        bus->flushes_done = ticket;
     }
-    bus->flushes_done = ticket;
     /* Most PONGs are for the watch alone, and need wake nobody. */
     if (bus->flush_waiters > 0) {
         pthread_cond_broadcast(&bus->changed);
@@ -60,9 +61,7 @@ static void flush_once(struct kvb_bus *bus)
     }
     if (answer == NATS_OK) {
         note_answer(bus, link, ticket);
-    } else if (kvb_bus_is_connected(bus) && !kvb_link_is_current(link)) {
-        kvb_flusher_request(bus); /* link replaced: waiting callers need a PONG of the new one */
-    }
+    } /* else the link has ended: who waits for the PONG of another one has requested a flush */
     kvb_link_release(link);
 }
 

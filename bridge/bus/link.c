@@ -92,20 +92,20 @@ void kvb_link_retain(struct kvb_link *link)
     pthread_mutex_unlock(&link->bus->lock);
 }
 
-bool kvb_link_is_current(struct kvb_link *link)
+static bool is_current(struct kvb_link *link)
 {
     pthread_mutex_lock(&link->bus->lock);
-    const bool is = link->bus->link == link;
+    const bool is_so = link->bus->link == link;
     pthread_mutex_unlock(&link->bus->lock);
-    return is;
+    return is_so;
 }
 
 /* True when a PONG came over this link.  A link that is current before and after the wait was
  * current throughout. */
 static bool read_a_pong(struct kvb_link *link)
 {
-    return kvb_link_is_current(link) && kvb_bus_flush(link->bus, burial_flush_ms) == KVB_OK &&
-           kvb_link_is_current(link);
+    return is_current(link) && kvb_bus_flush(link->bus, burial_flush_ms) == KVB_OK &&
+           is_current(link);
 }
 
 void kvb_link_bury(struct kvb_link *link, natsSubscription *nats)

@@ -232,7 +232,6 @@ void kvb_link_note_servers(struct kvb_link *link);
  * nats.c.  The caller calls kvb_link_release() afterwards. */
 struct kvb_link *kvb_link_use(struct kvb_bus *bus);
 void kvb_link_retain(struct kvb_link *link); /* adds one use */
-bool kvb_link_is_current(struct kvb_link *link);
 void kvb_link_release(struct kvb_link *link);
 
 /* Frees an unsubscribed subscription when that is safe.  In nats.c before 3.6.0 (its issue 637)
