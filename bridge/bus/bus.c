@@ -459,7 +459,10 @@ static kvb_status send_bus_request(
     if (status == NATS_OK) {
         status = next_answer(inbox, timeout_ms, out_answer, &was_kept);
     }
-    natsSubscription_Destroy(inbox);
+    if (inbox) {
+        (void)natsSubscription_Unsubscribe(inbox); /* fails when the link has closed */
+        kvb_link_bury(link, inbox);                /* another answer may be on its way */
+    }
     natsInbox_Destroy(unique);
     /* An acknowledgement looks to the server like a responder, so it does not say that there is
      * none. */

@@ -43,6 +43,11 @@ static uint64_t begin_flush(struct kvb_bus *bus, const struct kvb_link *link)
         kvb_bus_watch_pinged(&bus->watch, kvb_clock_monotonic_ns());
     }
     const uint64_t ticket = bus->flushes_wanted;
+    /* For the PING alone nats.c would have the control thread write, but not behind what somebody
+     * has published: that its publisher writes, who may be waiting for this flush. */
+    if (atomic_load_explicit(&bus->has_unwritten, memory_order_relaxed)) {
+        kvb_bus_wake_manager(bus);
+    }
     pthread_mutex_unlock(&bus->lock);
     return ticket;
 }

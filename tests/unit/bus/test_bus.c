@@ -1,4 +1,5 @@
 #include "bus/bus.h"
+#include "core/clock.h"
 #include "core/own.h"
 #include "process.h"
 
@@ -194,7 +195,7 @@ static void no_handler_runs_after_unsubscribe(void **state)
     struct kvb_bus *bus = open_connected(server->url);
 
     assert_ok(kvb_bus_subscribe(bus, "flood", take_message, &inbox, &subscription));
-    for (int i = 0; i < 20000; i++) {
+    for (int i = 0; i < 2000; i++) {
         assert_ok(kvb_bus_publish(bus, "flood", kvb_span_of("x")));
     }
     assert_true(wait_until(has_one, &inbox, patience_ms));
@@ -357,6 +358,21 @@ static void many_are_published_in_order_up_to_one_that_is_refused(void **state)
     kvb_bus_close(bus);
 }
 
+static void a_flush_writes_at_once_what_was_published(void **state)
+{
+    const struct nats_server *server = *state;
+    struct kvb_bus *bus = open_connected(server->url);
+    const uint64_t began_ns = kvb_clock_monotonic_ns();
+
+    for (int i = 0; i < 40; i++) {
+        assert_ok(kvb_bus_publish(bus, "flushed", kvb_span_of("x")));
+        assert_ok(kvb_bus_flush(bus, patience_ms));
+    }
+    /* The control thread looks twice a second, for which each flush would wait 250 ms. */
+    assert_true(kvb_clock_monotonic_ns() - began_ns < 5 * KVB_NS_PER_S);
+    kvb_bus_close(bus);
+}
+
 static void refuses_subjects_that_would_inject_protocol_lines(void **state)
 {
     const struct nats_server *server = *state;
@@ -412,6 +428,37 @@ static void a_request_without_an_answer_says_why(void **state)
     assert_int_equal(atomic_load(&inbox.count), 0);
     kvb_bus_unsubscribe(subscription);
     kvb_bus_close(bus);
+}
+
+static void answer_twice(void *context, const struct kvb_bus_message *message)
+{
+    static uint8_t large[1 << 18]; /* copied between the look-up of its inbox and the lock of it */
+
+    for (int i = 0; i < 4; i++) {
+        (void)kvb_bus_publish(
+            context, message->reply, i == 0 ? kvb_span_of("1") : (kvb_span){ large, sizeof large });
+    }
+    kvb_bus_write(context);
+}
+
+/* nats.c before 3.6.0 looks an inbox up, and then locks it: see kvb_link_bury(). */
+static void a_second_answer_meets_no_inbox_that_was_freed(void **state)
+{
+    const struct nats_server *server = *state;
+    struct inbox inbox = { .lock = PTHREAD_MUTEX_INITIALIZER };
+    struct kvb_bus_subscription *subscription = NULL;
+    struct kvb_bus *responder = open_connected(server->url);
+    struct kvb_bus *bus = open_connected(server->url);
+
+    assert_ok(kvb_bus_subscribe(responder, "twice", answer_twice, responder, &subscription));
+    assert_ok(kvb_bus_flush(responder, patience_ms));
+    for (int i = 0; i < 200; i++) {
+        assert_ok(kvb_bus_request(
+            bus, "twice", kvb_span_of(""), patience_ms, take_message, &inbox, NULL));
+    }
+    kvb_bus_unsubscribe(subscription);
+    kvb_bus_close(bus);
+    kvb_bus_close(responder);
 }
 
 /* ---- Logins --------------------------------------------------------------------------------- */
@@ -822,9 +869,11 @@ SUITE(bus)
         cmocka_unit_test(messages_beyond_those_that_may_wait_are_counted_as_dropped),
         cmocka_unit_test(subscriptions_get_their_messages_in_the_order_of_the_connection),
         cmocka_unit_test(many_are_published_in_order_up_to_one_that_is_refused),
+        cmocka_unit_test(a_flush_writes_at_once_what_was_published),
         cmocka_unit_test(refuses_subjects_that_would_inject_protocol_lines),
         cmocka_unit_test(refuses_messages_above_the_servers_max_payload),
         cmocka_unit_test(a_request_without_an_answer_says_why),
+        cmocka_unit_test(a_second_answer_meets_no_inbox_that_was_freed),
         cmocka_unit_test(wrong_credentials_do_not_stop_reconnecting),
         cmocka_unit_test(a_password_may_be_any_text_and_percent_encoded),
         cmocka_unit_test(one_of_a_queue_group_gets_a_message_before_and_after_a_restart),
