@@ -201,7 +201,8 @@ kvb_status kvb_bus_subscribe_queue(
  * handler gets those that were already sent.  The subscription is not made again after a reconnect.
  * The caller still has to unsubscribe it.  Not from a handler.
  * KVB_OK     the handler has returned from the last message
- * KVB_AGAIN  not connected: the server has no such subscription any more
+ * KVB_AGAIN  not connected, or not until the end: the server has no such subscription any more, and
+ *            messages that it had sent may be lost
  * KVB_IO     not done within timeout_ms */
 kvb_status kvb_bus_drain(struct kvb_bus_subscription *subscription, uint32_t timeout_ms);
 

@@ -396,9 +396,19 @@ static bool begin_drain(struct kvb_bus_subscription *subscription)
     return has_begun;
 }
 
-static bool is_over_now(const struct kvb_bus_subscription *subscription)
+/* KVB_AGAIN: the connection was lost first.  KVB_IO: it lasts.  lock is held. */
+static kvb_status look_at_drain(const struct kvb_bus_subscription *subscription)
 {
-    return !subscription->current || subscription->current->is_over;
+    const struct delivery *delivery = subscription->current;
+
+    if (!delivery) {
+        return KVB_AGAIN; /* the connection manager has taken it */
+    }
+    if (!delivery->is_over) {
+        return KVB_IO;
+    }
+    /* nats.c drops the messages that wait when it loses the connection. */
+    return natsSubscription_DrainCompletionStatus(delivery->nats) == NATS_OK ? KVB_OK : KVB_AGAIN;
 }
 
 kvb_status kvb_bus_drain(struct kvb_bus_subscription *subscription, uint32_t timeout_ms)
@@ -410,14 +420,15 @@ kvb_status kvb_bus_drain(struct kvb_bus_subscription *subscription, uint32_t tim
         return KVB_AGAIN;
     }
     pthread_mutex_lock(&subscription->lock);
+    kvb_status status = look_at_drain(subscription);
     /* A loss ends the delivery as well, and so the wait. */
-    while (!is_over_now(subscription) && !is_late) { /* the wait unlocks: read it again */
+    while (status == KVB_IO && !is_late) {
         is_late =
             pthread_cond_timedwait(&subscription->finished, &subscription->lock, &deadline) != 0;
+        status = look_at_drain(subscription);
     }
-    const bool is_over = is_over_now(subscription);
     pthread_mutex_unlock(&subscription->lock);
-    return is_over ? KVB_OK : KVB_IO;
+    return status;
 }
 
 /* ---- Ending ---- */

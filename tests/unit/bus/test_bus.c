@@ -601,6 +601,60 @@ static void a_drain_loses_nothing_and_ends_the_delivery(void **state)
     kvb_bus_close(bus);
 }
 
+struct draining {
+    struct kvb_bus_subscription *subscription;
+    struct kvb_bus *sender;
+    kvb_status status;
+};
+
+static void *drain(void *context)
+{
+    struct draining *draining = context;
+
+    draining->status = kvb_bus_drain(draining->subscription, patience_ms);
+    return NULL;
+}
+
+static bool nobody_subscribes(void *context)
+{
+    struct draining *draining = context;
+    struct inbox inbox = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+    return kvb_bus_request(
+               draining->sender, "slow", kvb_span_of("x"), 50, take_message, &inbox, NULL) ==
+           KVB_NOT_FOUND;
+}
+
+/* The messages behind the one that is being handled are lost with the connection. */
+static void a_drain_says_that_the_connection_was_lost_meanwhile(void **state)
+{
+    struct nats_server server;
+    struct draining draining = { .status = KVB_OK };
+    struct slow slow = { 0 };
+    pthread_t other;
+
+    (void)state;
+    start_server(&server);
+    struct kvb_bus *bus = open_connected(server.url);
+    draining.sender = open_connected(server.url);
+    assert_ok(kvb_bus_subscribe(bus, "slow", take_time, &slow, &draining.subscription));
+    assert_ok(kvb_bus_flush(bus, patience_ms));
+    assert_ok(kvb_bus_publish(draining.sender, "slow", kvb_span_of("x")));
+    assert_ok(kvb_bus_publish(draining.sender, "slow", kvb_span_of("x")));
+    assert_ok(kvb_bus_flush(draining.sender, patience_ms));
+    assert_true(wait_until(is_inside, &slow, patience_ms));
+    assert_int_equal(pthread_create(&other, NULL, drain, &draining), 0);
+    assert_true(wait_until(nobody_subscribes, &draining, patience_ms)); /* the drain has begun */
+    nats_server_kill(&server);
+    assert_true(wait_until(is_down, bus, patience_ms));
+    (void)let_leave(&slow);
+    assert_int_equal(pthread_join(other, NULL), 0);
+    assert_int_equal(draining.status, KVB_AGAIN);
+    kvb_bus_unsubscribe(draining.subscription);
+    kvb_bus_close(bus);
+    kvb_bus_close(draining.sender);
+}
+
 static void a_drained_subscription_is_not_restored_after_a_reconnect(void **state)
 {
     struct nats_server server;
@@ -878,6 +932,7 @@ SUITE(bus)
         cmocka_unit_test(a_password_may_be_any_text_and_percent_encoded),
         cmocka_unit_test(one_of_a_queue_group_gets_a_message_before_and_after_a_restart),
         cmocka_unit_test(a_drain_loses_nothing_and_ends_the_delivery),
+        cmocka_unit_test(a_drain_says_that_the_connection_was_lost_meanwhile),
         cmocka_unit_test(a_drained_subscription_is_not_restored_after_a_reconnect),
         cmocka_unit_test(a_restarted_server_is_found_again_with_its_subscriptions),
         cmocka_unit_test(dials_again_after_nats_c_gave_up),
