@@ -210,7 +210,8 @@ kvb_status kvb_bus_drain(struct kvb_bus_subscription *subscription, uint32_t tim
  * NULL is fine. */
 void kvb_bus_unsubscribe(struct kvb_bus_subscription *subscription);
 
-/* Messages that nats.c dropped because the handler was too slow. */
+/* Messages that nats.c dropped because the handler was too slow.  Those between the last call and
+ * the end of a connection are not counted. */
 uint64_t kvb_bus_dropped(struct kvb_bus_subscription *subscription);
 
 /* The number of received messages of its subscription that wait behind this one; for use inside a

@@ -20,7 +20,8 @@ struct delivery {
     struct kvb_bus_subscription *subscription; /* borrowed */
     natsSubscription *nats;                    /* on `link` */
     struct kvb_link *link;                     /* holds one use */
-    bool is_over; /* nats.c calls the handler no more; under the lock */
+    bool is_over;     /* nats.c calls the handler no more; under the lock */
+    uint64_t dropped; /* as nats.c said last; under the lock */
 
     /* Messages that were handled and wait to be freed; used by the delivery thread only. */
     natsMsg *read[max_read_messages]; /* owned */
@@ -187,13 +188,19 @@ static kvb_status make_on(
         natsSubscription_SetPendingLimits(made->nats, max_pending_messages, max_pending_bytes));
 }
 
-static uint64_t dropped_on(const struct delivery *delivery)
+/* lock is held. */
+static uint64_t dropped_on(struct delivery *delivery)
 {
     int64_t dropped = 0;
 
-    return delivery && natsSubscription_GetDropped(delivery->nats, &dropped) == NATS_OK
-               ? (uint64_t)dropped
-               : 0;
+    if (!delivery) {
+        return 0;
+    }
+    /* nats.c does not say it of a subscription that has ended, as one does with its connection. */
+    if (natsSubscription_GetDropped(delivery->nats, &dropped) == NATS_OK) {
+        delivery->dropped = (uint64_t)dropped;
+    }
+    return delivery->dropped;
 }
 
 /* Waits until nats.c calls its handler no more.  lock is held. */
@@ -215,7 +222,6 @@ static void end_delivery(struct delivery *delivery)
     (void)natsSubscription_Unsubscribe(delivery->nats); /* fails when the link has closed */
     pthread_mutex_lock(&subscription->lock);
     wait_until_over(delivery);
-    subscription->dropped_before += dropped_on(delivery);
     pthread_mutex_unlock(&subscription->lock);
     /* No lock is held: it may wait for a PONG. */
     kvb_link_bury(delivery->link, delivery->nats);
@@ -229,6 +235,7 @@ static struct delivery *take_delivery(struct kvb_bus_subscription *subscription)
     struct delivery *taken = subscription->current;
     /* Taken under the lock, so that only one thread ends it. */
     subscription->current = NULL;
+    subscription->dropped_before += dropped_on(taken);
     pthread_mutex_unlock(&subscription->lock);
     return taken;
 }

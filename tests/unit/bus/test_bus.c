@@ -265,11 +265,14 @@ static bool are_too_many_dropped(void *context)
 
 static void messages_beyond_those_that_may_wait_are_counted_as_dropped(void **state)
 {
-    const struct nats_server *server = *state;
+    struct nats_server server;
     struct kvb_bus_subscription *subscription = NULL;
-    struct kvb_bus *bus = open_connected(server->url);
     struct slow slow = { 0 };
 
+    (void)state;
+    start_server(&server);
+    struct kvb_bus *bus = open_connected(server.url);
+    const uint16_t port = server.port;
     assert_ok(kvb_bus_subscribe(bus, "slow", take_time, &slow, &subscription));
     assert_ok(kvb_bus_publish(bus, "slow", kvb_span_of("x")));
     assert_true(wait_until(is_inside, &slow, patience_ms));
@@ -278,8 +281,16 @@ static void messages_beyond_those_that_may_wait_are_counted_as_dropped(void **st
     }
     assert_true(wait_until(are_too_many_dropped, subscription, patience_ms));
     (void)let_leave(&slow);
+    /* The count stays when the connection has gone. */
+    nats_server_kill(&server);
+    assert_true(wait_until(is_down, bus, patience_ms));
+    assert_int_equal(kvb_bus_dropped(subscription), too_many);
+    assert_ok(nats_server_start(&server, port, NULL));
+    assert_true(wait_until(is_up, bus, patience_ms));
+    assert_int_equal(kvb_bus_dropped(subscription), too_many);
     kvb_bus_unsubscribe(subscription);
     kvb_bus_close(bus);
+    nats_server_kill(&server);
 }
 
 /* What the handlers of several subscriptions were given; on their one thread. */
