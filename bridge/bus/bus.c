@@ -435,7 +435,7 @@ next_answer(natsSubscription *inbox, uint32_t timeout_ms, natsMsg **out_answer, 
     }
 }
 
-/* Does not break the link: a timeout means a late answer, not a failed write. */
+/* A late answer does not break the link. */
 static kvb_status send_bus_request(
     struct kvb_link *link, const char *subject, kvb_span payload, uint32_t timeout_ms,
     natsMsg **out_answer, struct kvb_detail *detail)
@@ -455,6 +455,11 @@ static kvb_status send_bus_request(
     if (status == NATS_OK) {
         status = natsConnection_PublishRequest(
             link->nats, subject, name, payload.data, (int)payload.len);
+        /* The failed write may have sent half a request: nothing may follow it on this link. */
+        if (kvb_bus_from_nats(status) == KVB_IO) {
+            kvb_link_break(link);
+            status = NATS_IO_ERROR; /* a timeout would read as that of an answer */
+        }
     }
     if (status == NATS_OK) {
         status = next_answer(inbox, timeout_ms, out_answer, &was_kept);

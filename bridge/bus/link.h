@@ -19,7 +19,8 @@ struct kvb_fd_watch;
  * The reconnect of nats.c is switched off.  nats.c measures its waits between attempts, and for
  * PONGs, on the realtime clock, which may be set back.  nats.c closes a connection at the first
  * loss, or the connection manager closes it; the manager then dials a new link.  The monotonic
- * clock limits all waits of the connection manager, the flusher and the bus's callers.
+ * clock limits all waits of the connection manager, the flusher and the bus's callers, but for the
+ * answer to a request, which nats.c waits for.
  *
  *     manager: dial --> bus --> link (current) --> natsConnection
  *               ^              link (retired, while a call or a callback still uses it)

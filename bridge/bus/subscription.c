@@ -179,8 +179,7 @@ static kvb_status make_on(
     *out_delivery = made;
     pthread_mutex_unlock(&subscription->lock);
     if (natsSubscription_SetOnCompleteCB(made->nats, on_finished, made) != NATS_OK) {
-        /* Fails only when the connection ended between these calls.  The delivery thread has no
-         * message yet, and ends by itself. */
+        /* Fails only when the connection ended between these calls, too soon for a message. */
         note_over(made);
         return KVB_AGAIN;
     }

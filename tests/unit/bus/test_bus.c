@@ -839,6 +839,37 @@ static void a_frozen_server_blocks_no_caller_and_is_reconnected_to(void **state)
     nats_server_kill(&server);
 }
 
+/* Nothing may follow half a request. */
+static void a_request_that_was_half_written_ends_the_connection(void **state)
+{
+    static const uint8_t big[1 << 24]; /* more than the kernel's buffers take */
+    struct nats_server server = { 0 };
+    struct inbox inbox = { .lock = PTHREAD_MUTEX_INITIALIZER };
+    struct kvb_detail detail = { 0 };
+    struct kvb_bus *bus = NULL;
+
+    (void)state;
+    assert_ok(nats_server_start(&server, 0, "max_payload: 16777216\n"));
+    const struct kvb_bus_options options = { .url = server.url,
+                                             .name = "test",
+                                             .sends_at_once = true };
+    assert_ok(kvb_bus_open(&options, &bus, NULL));
+    assert_true(wait_until(is_up, bus, patience_ms));
+    struct second_connect again = { .bus = bus, .before = kvb_bus_connects(bus) };
+    assert_int_equal(kill(server.pid, SIGSTOP), 0);
+    assert_int_equal(
+        kvb_bus_request(
+            bus, "big", (kvb_span){ big, sizeof big }, patience_ms, take_message, &inbox, &detail),
+        KVB_IO);
+    assert_string_equal(detail.text, "big: IO Error");
+    assert_false(kvb_bus_is_connected(bus));
+    assert_int_equal(kill(server.pid, SIGCONT), 0);
+    assert_true(wait_until(connected_again, &again, patience_ms));
+    assert_works_again(bus);
+    kvb_bus_close(bus);
+    nats_server_kill(&server);
+}
+
 /* ---- Lame duck mode ---- */
 
 /* Two servers of one cluster, or one alone. Clients that do not leave are disconnected soon. */
@@ -948,6 +979,7 @@ SUITE(bus)
         cmocka_unit_test(a_restarted_server_is_found_again_with_its_subscriptions),
         cmocka_unit_test(dials_again_after_nats_c_gave_up),
         cmocka_unit_test(a_frozen_server_blocks_no_caller_and_is_reconnected_to),
+        cmocka_unit_test(a_request_that_was_half_written_ends_the_connection),
         cmocka_unit_test(a_lame_duck_is_left_for_a_server_that_it_announced),
         cmocka_unit_test(a_lame_duck_without_another_is_used_until_it_stops),
     };
