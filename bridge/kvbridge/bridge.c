@@ -246,8 +246,7 @@ kvb_status kvb_bridge_start(
     kvb_buf_init(&bridge->publisher->status, kvb_max_state_bytes);
     kvb_buf_init(&bridge->shown->state_text, kvb_max_state_bytes);
     kvb_detail_set(&bridge->shown->not_ready, "starting");
-    (void)pthread_mutex_init(&bridge->shown->text_lock, NULL); /* none fails without attributes */
-    (void)pthread_rwlock_init(&bridge->shown->sets_lock, NULL);
+    (void)pthread_mutex_init(&bridge->shown->text_lock, NULL); /* cannot fail without attributes */
     const kvb_status status = start_bridge_parts(bridge, detail);
     if (status != KVB_OK) {
         kvb_bridge_stop(bridge);
@@ -327,7 +326,6 @@ void kvb_bridge_stop(struct kvb_bridge *bridge)
     kvb_server_done(&bridge->ingest->server);
     kvb_event_batch_done(&bridge->ingest->batches[0]);
     kvb_event_batch_done(&bridge->ingest->batches[1]);
-    (void)pthread_rwlock_destroy(&bridge->shown->sets_lock);
     (void)pthread_mutex_destroy(&bridge->shown->text_lock);
     kvb_buf_done(&bridge->shown->state_text);
     kvb_buf_done(&bridge->publisher->status);

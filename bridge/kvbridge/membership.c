@@ -323,6 +323,7 @@ static bool lock_values(struct kvb_bridge *bridge, uint64_t now_ns)
         return false;
     }
     reconciler->waits_ns = 0;
+    /* At most for the pages that are being written: those that come now wait for this thread. */
     return pthread_rwlock_wrlock(&bridge->shown->sets_lock) == 0;
 }
 

@@ -39,7 +39,8 @@ struct bridge_shown {
     uint64_t next_process_ns;
     atomic_size_t stream_count;
     struct kvb_exact_share share;
-    /* Protects rank_sets, what they borrow, and the list of ranks. */
+    /* Protects rank_sets, what they borrow, and the list of ranks.  Readers that come while the
+     * ingest thread waits for it wait, too. */
     pthread_rwlock_t sets_lock;
     struct kvb_prometheus_set *rank_sets; /* owned; of ranks 0 .. rank_set_count-1 */
     size_t rank_set_count;

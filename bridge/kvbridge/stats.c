@@ -98,6 +98,13 @@ kvb_status kvb_bridge_open_stats(struct kvb_bridge *bridge)
     if (!bridge->shown->rank_sets) {
         return KVB_NO_MEMORY;
     }
+    pthread_rwlockattr_t attributes;
+    (void)pthread_rwlockattr_init(&attributes); /* none of these can fail with glibc */
+    /* Its usual locks let in readers who follow each other without a gap for as long as they like,
+     * and the ingest thread would wait for all of them. */
+    (void)pthread_rwlockattr_setkind_np(&attributes, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
+    (void)pthread_rwlock_init(&bridge->shown->sets_lock, &attributes);
+    (void)pthread_rwlockattr_destroy(&attributes);
     kvb_daemon_metrics_begin(&bridge->shown->metrics, kvb_bridge_build);
     kvb_metric_set(
         &bridge->shown->metrics, kvb_bridge_blocks_limit, bridge->config->limits.max_stream_blocks);
@@ -106,6 +113,9 @@ kvb_status kvb_bridge_open_stats(struct kvb_bridge *bridge)
 
 void kvb_bridge_close_stats(struct bridge_shown *shown)
 {
+    if (shown->rank_sets) { /* else they were not opened */
+        (void)pthread_rwlock_destroy(&shown->sets_lock);
+    }
     free(shown->rank_sets);
 }
 

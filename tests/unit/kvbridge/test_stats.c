@@ -8,6 +8,8 @@
 #include "kvbridge/rank.h"
 #include "kvbridge/shown.h"
 
+#include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,7 +32,6 @@ static struct kvb_bridge *bridge_of(size_t ranks)
     bridge->shown->metrics = (struct kvb_metrics){ .rows = kvb_bridge_metric_rows,
                                                    .values = bridge->shown->values,
                                                    .count = kvb_bridge_metric_count };
-    assert_int_equal(pthread_rwlock_init(&bridge->shown->sets_lock, NULL), 0);
     bridge->membership->ranks = calloc(ranks, sizeof(struct bridge_rank *));
     assert_non_null(bridge->membership->ranks);
     bridge->membership->rank_count = ranks;
@@ -53,7 +54,6 @@ static void drop_bridge(struct kvb_bridge **owned)
         free(bridge->membership->ranks[i]);
     }
     free((void *)bridge->membership->ranks);
-    (void)pthread_rwlock_destroy(&bridge->shown->sets_lock);
     free(bridge->membership);
     free(bridge->shown);
     free(bridge);
@@ -84,6 +84,33 @@ static void the_largest_page_fits_an_answer_and_counts_what_it_leaves_out(void *
     assert_true(says(&page, "\nkvb_streams_unlisted 5\n"));
 }
 
+static void *wait_for_readers(void *lock)
+{
+    assert_int_equal(pthread_rwlock_wrlock(lock), 0);
+    assert_int_equal(pthread_rwlock_unlock(lock), 0);
+    return NULL;
+}
+
+static void a_page_that_comes_later_does_not_keep_the_ingest_thread_waiting(void **state)
+{
+    KVB_OWN(drop_bridge) struct kvb_bridge *bridge = bridge_of(1);
+    pthread_rwlock_t *lock = &bridge->shown->sets_lock;
+    pthread_t ingest;
+    int found = 0;
+
+    (void)state;
+    assert_ok(kvb_bridge_open_stats(bridge));
+    assert_int_equal(pthread_rwlock_rdlock(lock), 0); /* a page is being written */
+    assert_int_equal(pthread_create(&ingest, NULL, wait_for_readers, lock), 0);
+    for (int i = 0; i < 5000 && (found = pthread_rwlock_tryrdlock(lock)) == 0; i++) {
+        assert_int_equal(pthread_rwlock_unlock(lock), 0);
+        (void)poll(NULL, 0, 1); /* the thread does not wait yet */
+    }
+    assert_int_equal(found, EBUSY);
+    assert_int_equal(pthread_rwlock_unlock(lock), 0);
+    (void)pthread_join(ingest, NULL);
+}
+
 static void without_memory_nothing_is_opened(void **state)
 {
     KVB_OWN(drop_bridge) struct kvb_bridge *bridge = bridge_of(1);
@@ -99,6 +126,7 @@ SUITE(stats)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_largest_page_fits_an_answer_and_counts_what_it_leaves_out),
+        cmocka_unit_test(a_page_that_comes_later_does_not_keep_the_ingest_thread_waiting),
         cmocka_unit_test(without_memory_nothing_is_opened),
     };
 
