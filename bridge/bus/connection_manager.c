@@ -105,6 +105,7 @@ static void note_payload_ceiling(struct kvb_bus *bus, struct kvb_link *link)
 static void make_current(struct kvb_bus *bus, struct kvb_link *link, uint64_t login_print)
 {
     bus->login_print = login_print;
+    bus->connected_ns = kvb_clock_monotonic_ns();
     pthread_mutex_lock(&bus->subscribing);
     /* Held until the link is current: a subscription that is added in between would be made on
      * neither link. */
@@ -174,10 +175,18 @@ static void dial_link(struct kvb_bus *bus)
 {
     struct kvb_link *link = NULL;
 
+    /* The first pause again, not none: after a loss, not all clients dial at once.  A connection
+     * that ended at once counts as a failed dial: its subscriptions may be what the server refuses.
+     */
+    if (bus->connected_ns > 0 &&
+        kvb_clock_monotonic_ns() - bus->connected_ns >= between_dials.longest_ns) {
+        bus->pauses = (struct kvb_backoff){ .pause_ns = between_dials.first_ns };
+    }
+    bus->connected_ns = 0;
     if (bus->pauses.pause_ns > 0) {
         wait_before_dialing(bus);
     }
-    /* Each dial counts as failed until the report of its connection shortens the pause again. */
+    /* Each dial counts as failed until its connection has lasted. */
     (void)kvb_backoff_fail(&bus->pauses, &between_dials, kvb_clock_monotonic_ns());
     const uint64_t print = take_login(bus);
     const kvb_status status = kvb_link_dial(bus, &link);
@@ -384,9 +393,6 @@ static void *keep_connected(void *argument)
             /* The reason first, then the loss. */
             say_silence(bus);
             publish_changes(bus);
-            if (bus->reported.is_connected) { /* after a loss, not all clients dial at once */
-                bus->pauses = (struct kvb_backoff){ .pause_ns = between_dials.first_ns };
-            }
             break;
         case manager_change:
             change_server(bus);

@@ -109,7 +109,8 @@ struct kvb_bus {
     struct kvb_bus_watch watch;    /* of the current link */
     uint64_t denied_publishes;     /* over all links */
     uint64_t denied_subscriptions; /* over all links */
-    struct kvb_backoff pauses; /* of dials since the last connection; used by the manager only */
+    struct kvb_backoff pauses; /* of dials since a connection lasted; used by the manager only */
+    uint64_t connected_ns;     /* when the newest link became current; 0: another is dialed */
     struct kvb_bus_reported reported; /* changed by the manager only */
     bool is_manager_running;
     bool is_stopping;

@@ -804,6 +804,33 @@ static void dials_again_after_nats_c_gave_up(void **state)
     nats_server_kill(&server);
 }
 
+static bool connected_ten_times(void *context)
+{
+    return kvb_bus_connects(context) >= 10;
+}
+
+/* The server ends each connection at its second subscription. */
+static void connections_that_end_at_once_are_made_less_and_less_often(void **state)
+{
+    struct nats_server server = { 0 };
+    struct kvb_bus_subscription *subscriptions[2] = { NULL };
+
+    (void)state;
+    assert_ok(nats_server_start(&server, 0, "max_subscriptions: 1\n"));
+    const uint64_t began_ns = kvb_clock_monotonic_ns();
+    struct kvb_bus *bus = open_connected(server.url);
+    for (size_t i = 0; i < KVB_COUNT_OF(subscriptions); i++) {
+        assert_ok(kvb_bus_subscribe(bus, "a", keep_silent, NULL, &subscriptions[i]));
+    }
+    assert_true(wait_until(connected_ten_times, bus, patience_ms));
+    /* At least half of 0.1, 0.2, 0.4, 0.8 and five times 1 s. */
+    assert_true(kvb_clock_monotonic_ns() - began_ns > 3 * KVB_NS_PER_S);
+    kvb_bus_unsubscribe(subscriptions[0]);
+    kvb_bus_unsubscribe(subscriptions[1]);
+    kvb_bus_close(bus);
+    nats_server_kill(&server);
+}
+
 struct stuck {
     struct kvb_bus *bus;
     unsigned failures;
@@ -978,6 +1005,7 @@ SUITE(bus)
         cmocka_unit_test(a_drained_subscription_is_not_restored_after_a_reconnect),
         cmocka_unit_test(a_restarted_server_is_found_again_with_its_subscriptions),
         cmocka_unit_test(dials_again_after_nats_c_gave_up),
+        cmocka_unit_test(connections_that_end_at_once_are_made_less_and_less_often),
         cmocka_unit_test(a_frozen_server_blocks_no_caller_and_is_reconnected_to),
         cmocka_unit_test(a_request_that_was_half_written_ends_the_connection),
         cmocka_unit_test(a_lame_duck_is_left_for_a_server_that_it_announced),
