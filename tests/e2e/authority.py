@@ -6,6 +6,8 @@ import ssl
 import subprocess
 import time
 
+from programs import DEADLINE_S
+
 KEY = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes"
 
 
@@ -46,7 +48,7 @@ class Authority:
         subprocess.run(["openssl", *words.split()], cwd=self.folder, check=True, capture_output=True)
 
 
-def open_connection(port, context, seconds=10):
+def open_connection(port, context, seconds=DEADLINE_S):
     return http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=seconds)
 
 

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import threading
 
-from programs import PATIENCE, wait_for
+from programs import DEADLINE_S, wait_for
 
 # As root in a container: no sandbox, no GPU, almost no shared memory, and no requests to the
 # outside.
@@ -116,7 +116,7 @@ class Browser:
         answer = self.answers[self.last_id] = queue.Queue()
         os.write(self.writer, json.dumps(message).encode() + b"\0")
         try:
-            result = answer.get(timeout=30 * PATIENCE)
+            result = answer.get(timeout=DEADLINE_S)
         except queue.Empty:
             raise AssertionError(f"the browser does not answer {method}") from None
         assert "error" not in result, (method, result["error"])

@@ -7,6 +7,8 @@ import pathlib
 import ssl
 import urllib.parse
 
+import programs
+
 MIN_BYTES = 12  # anything shorter may be in a log by chance
 PAGES = ("/state", "/streams", "/metrics", "/readyz", "/")
 
@@ -66,8 +68,8 @@ def page_of(port, page):
 def get(port, page, headers):
     trusting = ssl.create_default_context()
     trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
-    for connection in (http.client.HTTPConnection("127.0.0.1", port, timeout=2),
-                       http.client.HTTPSConnection("127.0.0.1", port, timeout=2, context=trusting)):
+    for connection in (http.client.HTTPConnection("127.0.0.1", port, timeout=programs.DEADLINE_S),
+                       http.client.HTTPSConnection("127.0.0.1", port, timeout=programs.DEADLINE_S, context=trusting)):
         try:
             connection.request("GET", page, headers=headers)
             answer = connection.getresponse()

@@ -11,7 +11,7 @@ import pathlib
 
 import msgspec
 
-from programs import PATIENCE
+from programs import DEADLINE_S
 
 DATA = pathlib.Path(__file__).resolve().parent.parent / "data" / "probes"
 
@@ -70,7 +70,7 @@ class Asker:
     machine may not ask for longer than an idle connection is kept."""
 
     def __init__(self, aggregator):
-        self.connection = http.client.HTTPConnection("127.0.0.1", aggregator.port, timeout=5 * PATIENCE)
+        self.connection = http.client.HTTPConnection("127.0.0.1", aggregator.port, timeout=DEADLINE_S)
 
     def ask(self, probe, model):
         body = {"token_ids": probe["token_ids"], "model_name": model}

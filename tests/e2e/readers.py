@@ -18,6 +18,7 @@ import msgspec
 import zmq
 
 import engine
+from programs import DEADLINE_S
 
 END = b"\xff" * 8
 EVENTS = engine.MapBlockStored | engine.MapBlockRemoved | engine.MapAllBlocksCleared
@@ -101,7 +102,7 @@ class Reader:
         """(number, payload) of each reply, up to the end mark."""
         dealer = self.context.socket(zmq.DEALER)
         dealer.set(zmq.LINGER, 0)
-        dealer.set(zmq.RCVTIMEO, 20_000)
+        dealer.set(zmq.RCVTIMEO, int(1000 * DEADLINE_S))
         dealer.connect(self.replay_at)
         dealer.send_multipart([b"", start.to_bytes(8, "big")])
         try:

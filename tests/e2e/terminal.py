@@ -83,23 +83,23 @@ class Terminal:
     def press(self, keys):
         os.write(self.master, keys.encode() if isinstance(keys, str) else keys)
 
-    def wait(self, what, condition, seconds=60.0):
+    def wait(self, what, condition):
         """Waits until condition(text of the screen) is true and returns it."""
         try:
-            return programs.wait_for(what, lambda: condition(self.text()), seconds)
+            return programs.wait_for(what, lambda: condition(self.text()))
         except AssertionError as error:
             raise AssertionError(f"{error}\nThe screen:\n{self.text()}") from None
 
-    def see(self, part, seconds=60.0):
-        return self.wait(f"the screen shows {part!r}", lambda text: part in text, seconds)
+    def see(self, part):
+        return self.wait(f"the screen shows {part!r}", lambda text: part in text)
 
-    def end(self, seconds=60.0):
+    def end(self):
         """Its exit status."""
         def has_ended():
             self.pump()  # a full terminal buffer would block it
             return self.process.poll() is not None
 
-        programs.wait_for("the program ends", has_ended, seconds)
+        programs.wait_for("the program ends", has_ended)
         self.pump()
         return self.process.returncode
 

@@ -97,7 +97,7 @@ def test_kvctl_asks_a_second_time_only_where_nobody_answers(scene):
     scene.start_nats(config=config)
 
     def received():
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/varz", timeout=5) as page:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/varz", timeout=programs.DEADLINE_S) as page:
             return json.load(page)["in_msgs"]
 
     def kvctl():

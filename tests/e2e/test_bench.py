@@ -29,7 +29,7 @@ pytestmark = pytest.mark.no_nats
 
 def run(*words, status=0):
     done = subprocess.run(
-        [TREE / "tests/bench/run", *map(str, words)], capture_output=True, text=True, timeout=120,
+        [TREE / "tests/bench/run", *map(str, words)], capture_output=True, text=True, timeout=10 * programs.DEADLINE_S,
         env={**os.environ, "KVB_BIN": str(programs.BIN), "KVB_PYTHON": sys.executable})
     assert done.returncode == status, (done.returncode, done.stdout, done.stderr)
     return done
@@ -157,7 +157,7 @@ def test_no_process_remains_when_it_is_stopped(tmp_path):
     child = programs.wait_for("the program runs", measuring)[0]
     bench.terminate()
 
-    assert bench.wait(timeout=20) == 130
+    assert bench.wait(timeout=programs.DEADLINE_S) == 130
     programs.wait_for("the program is gone", lambda: not pathlib.Path(f"/proc/{child}").exists())
 
 

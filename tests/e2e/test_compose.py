@@ -91,7 +91,7 @@ def test_a_stack_survives_its_faults(image):
 
             subprocess.run(["docker", "pause", stack.ids["nats"]], check=True, capture_output=True)
             # A bridge that has not noticed would publish nothing again afterwards.
-            wait_for("the bridges miss NATS", lambda: not is_ready(stack, "kvbridge") and not is_ready(stack, "kvbridge2"), 120)
+            wait_for("the bridges miss NATS", lambda: not is_ready(stack, "kvbridge") and not is_ready(stack, "kvbridge2"))
             address = f"127.0.0.1:{stack.port('kvaggregator', 9402)}"
             wait_for("the answers say STALE", lambda: ask.check_stale(address, streams, prompt))
             subprocess.run(["docker", "unpause", stack.ids["nats"]], check=True, capture_output=True)

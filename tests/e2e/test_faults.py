@@ -9,7 +9,7 @@ import pytest
 import contract
 import engine
 from conftest import PUBLISH, worker
-from programs import wait_for
+from programs import DEADLINE_S, wait_for
 
 BLOCK = 16
 
@@ -117,7 +117,7 @@ class SlowAnswers:
         self.answer, vllm.answer = vllm.answer, self.answer_later
 
     def answer_later(self, start):
-        self.gate.wait(10)
+        self.gate.wait(DEADLINE_S)
         return self.answer(start)
 
 

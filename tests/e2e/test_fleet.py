@@ -131,7 +131,7 @@ def say(truth, command):
 
     lines = []
     with socket.socket(socket.AF_UNIX) as door:
-        door.settimeout(10)
+        door.settimeout(programs.DEADLINE_S)
         door.connect(str(truth))
         door.sendall(command.encode() + b"\n")
         for line in door.makefile():

@@ -24,7 +24,7 @@ def certificate(port):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
-    with context.wrap_socket(socket.create_connection(("127.0.0.1", port), 60 * programs.PATIENCE)) as one:
+    with context.wrap_socket(socket.create_connection(("127.0.0.1", port), programs.DEADLINE_S)) as one:
         return one.getpeercert(binary_form=True)
 
 

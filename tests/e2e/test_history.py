@@ -9,7 +9,7 @@ import pytest
 import contract
 from conftest import PUBLISH
 from matrix.truth import Fleet
-from programs import wait_for
+from programs import DEADLINE_S, wait_for
 from test_fleet import start_bridge, start_fleet
 
 STREAM, SUBJECT = "KV_EVENTS", f"{PUBLISH}.kv_events"
@@ -26,7 +26,7 @@ class History:
 
     def __init__(self, bus):
         self.bus = bus
-        self.jetstream = bus.client.jetstream(timeout=10)
+        self.jetstream = bus.client.jetstream(timeout=DEADLINE_S)
 
     def create(self):
         self.bus._wait(self.jetstream.add_stream(name=STREAM, subjects=[SUBJECT]))
@@ -39,7 +39,7 @@ class History:
         left = self.messages()
         reader = self.bus._wait(self.jetstream.pull_subscribe(SUBJECT, stream=STREAM))
         while left > 0:
-            batch = self.bus._wait(reader.fetch(min(left, 500), timeout=10))
+            batch = self.bus._wait(reader.fetch(min(left, 500), timeout=DEADLINE_S))
             for message in batch:
                 take(message.data)
             left -= len(batch)

@@ -130,7 +130,7 @@ def test_another_address_than_loopback_requires_a_guard_or_the_word_insecure(sce
     scene.start_nats()
     put_token(tmp_path / "token", TOKEN)
     done = start(scene, program, "", listen="0.0.0.0")
-    done.process.wait(10)
+    done.process.wait(programs.DEADLINE_S)
     assert "http_security.insecure = true" in done.text() and "token_file" in done.text()
     scene.started.remove(done)
     for security in ("insecure = true;", f'token_file = "{tmp_path}/token";'):

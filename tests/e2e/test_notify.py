@@ -45,27 +45,26 @@ class Manager:
             lines = self.socket.recv(4096).decode().splitlines()
         except TimeoutError:
             return None
-        self.heard.append((time.monotonic(), lines))
+        self.heard.append(lines)
         return lines
 
-    def wait_for(self, line, seconds=60.0):
+    def wait_for(self, line):
         """Waits for a message with a matching line; returns the messages up to it."""
-        deadline = time.monotonic() + seconds * programs.PATIENCE
+        deadline = time.monotonic() + programs.DEADLINE_S
         on_the_way = []
         while time.monotonic() < deadline:
             lines = self.listen(0.1)
             on_the_way += lines or []
             if any(re.fullmatch(line, one) for one in lines or []):
                 return on_the_way
-        raise AssertionError(f"not within {seconds} s: {line}; heard {self.heard}")
+        raise AssertionError(f"not in time: {line}; heard {self.heard}")
 
-    def is_silent_about(self, line, seconds):
-        """Collects messages for this long."""
-        deadline = time.monotonic() + seconds
+    def count(self, line, seconds):
+        """How often it is said in this time."""
+        deadline, found = time.monotonic() + seconds, 0
         while (left := deadline - time.monotonic()) > 0:
-            if line in (self.listen(left) or []):
-                return False
-        return True
+            found += line in (self.listen(left) or [])
+        return found
 
 
 @pytest.fixture
@@ -111,21 +110,22 @@ def hung_thread(process, name):
 @pytest.mark.sanitize
 @pytest.mark.parametrize("program", DAEMONS)
 def test_a_daemon_reports_ready_then_keep_alives_then_stopping(scene, program, manager):
+    began = time.monotonic()
     daemon, port = start(scene, program, manager, WATCHDOG_USEC="400000")
     first = manager.wait_for("READY=1")
     assert re.search(r"STATUS=\d+ streams?, \d+ EXACT, NATS (not )?connected", "\n".join(first)), first
     # After READY the HTTP server answers at once, without another attempt.
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as probe:
+    with socket.create_connection(("127.0.0.1", port), timeout=programs.DEADLINE_S) as probe:
         probe.sendall(b"GET /livez HTTP/1.0\r\n\r\n")
         assert b" 200 " in probe.recv(4096)
-    for _ in range(3):
+    for _ in range(10):
         manager.wait_for("WATCHDOG=1")
-    times = [at for at, lines in manager.heard if "WATCHDOG=1" in lines]
-    assert min(b - a for a, b in zip(times, times[1:])) > 0.1, "more often than every half of it"
+    # From the start on: how late each was read does not count.
+    assert time.monotonic() - began > 10 * 0.1, "much more often than every half of it"
     daemon.process.send_signal(signal.SIGTERM)
     manager.wait_for("STOPPING=1")
-    assert daemon.process.wait(10 * programs.PATIENCE) == 0
-    said = [line for _, lines in manager.heard for line in lines]
+    assert daemon.process.wait(programs.DEADLINE_S) == 0
+    said = [line for lines in manager.heard for line in lines]
     assert said.count("READY=1") == 1 and said.count("STOPPING=1") == 1, said
 
 
@@ -134,10 +134,11 @@ def test_a_hung_working_thread_sends_no_keep_alives(scene, program, manager):
     daemon, port = start(scene, program, manager, WATCHDOG_USEC="400000")
     manager.wait_for("WATCHDOG=1")
     with hung_thread(daemon.process, DAEMONS[program][0]):
-        manager.is_silent_about("", 0.2)  # a message that was already under way
-        assert manager.is_silent_about("WATCHDOG=1", 1.0), manager.heard
+        manager.count("", 0.2)  # those that were already under way
+        # One more may be owed to what the thread did before.
+        assert manager.count("WATCHDOG=1", 1.4) <= 1, manager.heard
         # The main thread runs, so it could have sent it.
-        assert daemon.is_running() and socket.create_connection(("127.0.0.1", port), timeout=5)
+        assert daemon.is_running() and socket.create_connection(("127.0.0.1", port), timeout=programs.DEADLINE_S)
     manager.wait_for("WATCHDOG=1")
 
 

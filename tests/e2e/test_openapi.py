@@ -10,7 +10,7 @@ import yaml
 
 import engine
 from conftest import shared_scene, worker
-from programs import PATIENCE, TREE, wait_for
+from programs import DEADLINE_S, TREE, wait_for
 from test_members import TOKEN, registering
 
 DOCUMENT = yaml.safe_load((TREE / "proto/openapi.yaml").read_text())
@@ -63,7 +63,7 @@ def ask(daemon, key, body=None, token=None, query=""):
     if body is not None:
         headers["Content-Type"] = "application/json"
         body = body if isinstance(body, str) else json.dumps(body)
-    connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=10 * PATIENCE)
+    connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=DEADLINE_S)
     try:
         connection.request(method, path + query, body=body, headers=headers)
         answer = connection.getresponse()

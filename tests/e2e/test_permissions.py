@@ -50,7 +50,7 @@ def test_a_new_permission_is_noticed(scene):
     config = scene.folder / "nats.conf"
     config.write_text(config.read_text().replace(f', deny: "{PUBLISH}.>"', ""))
     scene.started[0].process.send_signal(signal.SIGHUP)
-    wait_for("kvbridge is ready", bridge.is_ready, 75)
+    wait_for("kvbridge is ready", bridge.is_ready)
 
 
 def test_kvctl_watch_ends_when_it_may_not_subscribe(scene):

@@ -33,7 +33,7 @@ class Plain:
     """A socket with the text protocol of NATS: what nc or telnet show."""
 
     def __init__(self, port, said):
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=programs.DEADLINE_S)
         self.messages = []  # (subject, payload)
         self.trouble = []
         self.socket.sendall(said)
@@ -164,7 +164,7 @@ def run_kvctl(scene, words):
             until(scene, "an event", lambda: any(" worker 7 " in line and " removed " in line for line in list(lines)))
     finally:
         kvctl.terminate()
-        kvctl.wait(10)
+        kvctl.wait(programs.DEADLINE_S)
         reader.join()
     return lines
 

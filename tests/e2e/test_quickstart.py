@@ -8,7 +8,7 @@ import subprocess
 import uuid
 
 import pytest
-from programs import TREE
+from programs import DEADLINE_S, TREE
 
 
 
@@ -57,8 +57,8 @@ def test_quickstart_verifies_the_index_and_leaves_nothing_running(options):
     run = Run()
     done = subprocess.run(
         [TREE / "etc/quickstart", *options], stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, timeout=300, env=run.environment,
-    )
+        capture_output=True, text=True, timeout=10 * DEADLINE_S, env=run.environment,
+    )  # it may have to build
     assert done.returncode == 0, done
     if "--secure" in options:
         check_secured()
@@ -85,11 +85,11 @@ def test_quickstart_says_which_program_failed_and_stops_the_rest():
     started = run.programs()
     if "kvaggregator" not in started.values():  # it ended by itself, so print why
         running.kill() if started else None
-        assert False, (started, said, running.communicate(timeout=60))
+        assert False, (started, said, running.communicate(timeout=DEADLINE_S))
     for number, name in started.items():
         if name == "kvaggregator":
             os.kill(number, signal.SIGKILL)
-    out, err = running.communicate(timeout=60)
+    out, err = running.communicate(timeout=DEADLINE_S)
     assert running.returncode == 1, (out, err)
     assert "kvaggregator ended" in err and "build/quickstart" in err, err
     assert not run.programs()

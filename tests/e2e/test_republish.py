@@ -106,8 +106,8 @@ class World:
 
     # ---- Comparing ----
 
-    def wait(self, *some, seconds=60):
-        deadline = time.monotonic() + seconds * programs.PATIENCE
+    def wait(self, *some):
+        deadline = time.monotonic() + programs.DEADLINE_S
         for one in some:
             while one.held != self.truth:
                 assert time.monotonic() < deadline, self.difference(one)
@@ -224,7 +224,7 @@ def ask(address, start):
     """Yields the replies to a request one by one, without the END mark."""
     context = zmq.Context()
     dealer = context.socket(zmq.DEALER)
-    dealer.set(zmq.RCVTIMEO, 10_000)
+    dealer.set(zmq.RCVTIMEO, int(1000 * programs.DEADLINE_S))
     dealer.connect(address)
     dealer.send_multipart([b"", start.to_bytes(8, "big")])
     replies = []
@@ -260,7 +260,7 @@ def test_a_reader_that_subscribes_without_end_is_disconnected(world):
     other = world.reader(readers.Dynamo)
     world.store(10)
     world.wait(other)
-    endless = socket.create_connection(("127.0.0.1", int(world.events.rpartition(":")[2])), timeout=10 * programs.PATIENCE)
+    endless = socket.create_connection(("127.0.0.1", int(world.events.rpartition(":")[2])), timeout=programs.DEADLINE_S)
     endless.sendall(HELLO.replace(b"PUB", b"SUB"))
     received = b""
     while len(received) < 64:

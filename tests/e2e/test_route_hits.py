@@ -15,7 +15,7 @@ from test_fleet import say, verify
 
 def post(url, body, headers):
     request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json", **headers})
-    with urllib.request.urlopen(request, timeout=10 * programs.PATIENCE) as answer:
+    with urllib.request.urlopen(request, timeout=programs.DEADLINE_S) as answer:
         return json.load(answer)
 
 

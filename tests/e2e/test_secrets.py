@@ -115,7 +115,7 @@ def test_a_log_that_nobody_reads_does_not_delay_the_stop(scene):
     try:
         wait_for("kvbridge is ready", lambda: is_ready(port))
         process.terminate()
-        assert process.wait(15) == 0
+        assert process.wait(programs.DEADLINE_S) == 0
     finally:
         process.kill()
         process.wait()

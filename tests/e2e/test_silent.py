@@ -48,8 +48,8 @@ def state_of(aggregator, worker_id=7):
     return (rows[0]["state"], rows[0]["reason"], rows[0]["blocks"]["device"]) if rows else None
 
 
-def wait_state(aggregator, *state, worker_id=7, seconds=60):
-    wait_for(f"{worker_id} is {state}", lambda: state_of(aggregator, worker_id) == state, seconds)
+def wait_state(aggregator, *state, worker_id=7):
+    wait_for(f"{worker_id} is {state}", lambda: state_of(aggregator, worker_id) == state)
 
 
 def query(aggregator, block):
@@ -77,7 +77,7 @@ def test_an_engine_that_sleeps_lists_nothing_until_it_has_cleared(scene, web):
     readings(web, "/7", 3)
     web.pages["/7"] = page(sleep="")  # level 0: paused
     readings(web, "/7", 3)
-    assert state_of(aggregator) == ("EXACT", "", 2)
+    wait_state(aggregator, "EXACT", "", 2)
 
     web.pages["/7"] = page(sleep="weights_offloaded")
     wait_state(aggregator, "UNVERIFIED", "asleep", 0)
@@ -85,11 +85,11 @@ def test_an_engine_that_sleeps_lists_nothing_until_it_has_cleared(scene, web):
     assert bridge.metric("kvb_engine_silent_changes_total", sign="asleep") == 1
     web.pages["/7"] = page()  # awake and still idle: AllBlocksCleared waits in the engine
     readings(web, "/7", 3)
-    assert state_of(aggregator) == ("UNVERIFIED", "asleep", 0)
+    wait_state(aggregator, "UNVERIFIED", "asleep", 0)
     vllm.publish(engine.batch(engine.cleared(), *stored(3)))
     wait_state(aggregator, "EXACT", "", 1)
     readings(web, "/7", 3)
-    assert state_of(aggregator) == ("EXACT", "", 1)
+    wait_state(aggregator, "EXACT", "", 1)
     assert bridge.metric("kvb_engine_silent_changes_total") == 1
 
 
@@ -124,7 +124,7 @@ def test_another_process_and_lost_events_are_found(scene, web):
     # engine 1 has another process behind its page, and no replay buffer that could prove its list
     web.pages["/1"] = page(started=1.8e9)
     wait_state(aggregator, "UNVERIFIED", "no_replay", 0, worker_id=1)
-    wait_state(aggregator, "UNVERIFIED", "occupancy", TOTAL + SLACK + 1, worker_id=2, seconds=12)
+    wait_state(aggregator, "UNVERIFIED", "occupancy", TOTAL + SLACK + 1, worker_id=2)
     wait_state(aggregator, "UNVERIFIED", "occupancy", 2, worker_id=3)
     assert bridge.metric("kvb_engine_silent_changes_total", sign="occupancy") == 2
     assert bridge.metric("kvb_engine_silent_changes_total", sign="restart") == 1

@@ -36,7 +36,7 @@ def listening(scene, kind="tcp", **options):
 
 
 def raw(address):
-    return socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=10)
+    return socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=programs.DEADLINE_S)
 
 
 @pytest.mark.first
@@ -120,7 +120,7 @@ def test_an_engine_that_connects_is_followed_through_a_restart(scene, kind):
 def accepted_engine():
     """A PUB socket made by hand that completes the handshake and then sends nothing."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(60 * programs.PATIENCE)
+        server.settimeout(programs.DEADLINE_S)
         yield server
 
 
@@ -155,7 +155,7 @@ def subscribed(server):
     a loss; the bridge ends that connection, and makes its own."""
     while True:
         connection, _ = server.accept()
-        connection.settimeout(60 * programs.PATIENCE)
+        connection.settimeout(programs.DEADLINE_S)
         received = b""
         with contextlib.suppress(ConnectionError):
             connection.sendall(HELLO)
@@ -191,7 +191,7 @@ def test_an_engine_that_floods_and_resets_costs_its_connection_only(scene):
     other = scene.engine()
     reader = Reader(scene.bus())
     with accepted_engine() as server:
-        server.settimeout(60 * programs.PATIENCE)
+        server.settimeout(programs.DEADLINE_S)
         bridge = scene.bridge(
             f'id = 8; model = "m"; block_size = 16; events = "tcp://127.0.0.1:{server.getsockname()[1]}";',
             worker(other, 7))

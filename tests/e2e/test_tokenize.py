@@ -12,7 +12,7 @@ import pytest
 import engine
 import marked
 from conftest import ROUTER, worker
-from programs import wait_for
+from programs import DEADLINE_S, wait_for
 
 BLOCK = 16
 TEXT = "the marked prompt, whose tokens are one for each character, as the stub makes them"
@@ -80,10 +80,10 @@ class Tokenizer:
     # ---- Ways to misbehave ----
 
     def silent(self, _handler, _body):
-        self.stopping.wait(30)
+        self.stopping.wait(DEADLINE_S)
 
     def slow(self, handler, body):
-        self.may_answer.wait(30)
+        self.may_answer.wait(DEADLINE_S)
         self.good(handler, body)
 
     def dies(self, handler, _body):

@@ -62,7 +62,7 @@ def write_checkpoints(place):
     while written != before:
         time.sleep(2)
         written, before = bridge.metric("kvb_checkpoints_written_total"), written
-    bridge.stop(60)
+    bridge.stop()
     files = list((place.folder / "checkpoints").iterdir())
     progress(f"startup: {len(files)} checkpoints, {sum(file.stat().st_size for file in files) / 1e6:.0f} MB")
 
@@ -76,7 +76,7 @@ def measure_start(place):
     programs.wait_for("all streams are EXACT", lambda: is_exact(bridge), DEADLINE_S)
     exact_s = time.monotonic() - began
     restored = bridge.metric("kvb_checkpoints_restored_total")
-    bridge.stop(60)
+    bridge.stop()
     progress(f"startup: {sockets_s:.2f} s to the sockets, {exact_s:.2f} s to EXACT")
     if restored < place.streams:
         sys.exit(f"startup: only {restored:.0f} of {place.streams} checkpoints were used")

@@ -79,7 +79,7 @@ class Stack:
             return not sick
 
         try:
-            wait_for("all are healthy", are_healthy, 120)
+            wait_for("all are healthy", are_healthy)
         except AssertionError as error:
             raise AssertionError(f"{error}: {sick}") from None
 
@@ -102,7 +102,7 @@ class Stack:
         return pid
 
     def wait_until_restarted(self, service, pid):
-        wait_for(f"{service} is restarted", lambda: int(self.inspect(service, "{{.State.Pid}}")) not in (0, pid), 120)
+        wait_for(f"{service} is restarted", lambda: int(self.inspect(service, "{{.State.Pid}}")) not in (0, pid))
         self.wait_for_health()
 
     def logs(self):

@@ -52,7 +52,7 @@ class Server:
         self.program = stage.start_server(self.port, path)
 
     def ask(self, path):
-        connection = http.client.HTTPConnection("127.0.0.1", self.monitor, timeout=2)
+        connection = http.client.HTTPConnection("127.0.0.1", self.monitor, timeout=programs.DEADLINE_S)
         try:
             connection.request("GET", path)
             return json.loads(connection.getresponse().read())
@@ -225,7 +225,7 @@ def restart_all(case):
         wait_for(f"{case.users} programs have left {server.name}", lambda: not server.clients())
         case.left_s.append((time.monotonic_ns() - signalled) / S)
         case.stage.killed.append(server.program)
-        server.program.process.wait(60)  # by itself, when all have left and the grace is over
+        server.program.process.wait(programs.DEADLINE_S)  # by itself, when all have left and the grace is over
         server.start()
         site.wait_until_whole()
     case.stage.nats = site.servers[0].program
@@ -252,7 +252,7 @@ def flood_a_sleeper(case):
     sleeper.process.send_signal(signal.SIGSTOP)
     try:
         noise = b"{}" + b" " * 60_000
-        while not site.servers[0].ask("/varz")["slow_consumers"] and case.age_s() < 20:
+        while not site.servers[0].ask("/varz")["slow_consumers"] and case.age_s() < programs.DEADLINE_S:
             for _ in range(10):
                 client.send("namespace.dynamo.component.Noise.kv_events", noise)
             client.flush()

@@ -60,7 +60,7 @@ def wait_until_settled(case):
         wait_for("each stream has its state", case.is_settled)
     except AssertionError:
         bad = [(w.aggregator.name, s, r[:2]) for w, s, r in case.oracle.all_states() if r[0] != "EXACT"]
-        raise AssertionError(f"not settled within a minute: {bad[:4]}") from None
+        raise AssertionError(f"not settled in time: {bad[:4]}") from None
 
 
 def compare(case):

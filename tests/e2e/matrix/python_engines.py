@@ -8,7 +8,7 @@ import time
 import contract
 import engine
 from matrix.truth import Content
-from programs import wait_for
+from programs import DEADLINE_S, wait_for
 
 
 class LruEngine(engine.Engine):
@@ -36,7 +36,7 @@ class LruEngine(engine.Engine):
 
     def pause(self):
         self.running.clear()
-        self.idle.wait(5)
+        assert self.idle.wait(DEADLINE_S)
 
     def be_born_again(self, unseen):
         """Another incarnation without a broken connection: its batches have the numbers of the old

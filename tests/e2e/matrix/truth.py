@@ -8,6 +8,7 @@ import time
 import msgspec
 
 import contract
+from programs import DEADLINE_S
 
 S = 1_000_000_000
 
@@ -52,7 +53,7 @@ class Door:
 
     def __init__(self, path):
         self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.settimeout(60)
+        self.socket.settimeout(DEADLINE_S)
         self.socket.connect(str(path))
         self.lines = self.socket.makefile("rb")
         self.rows = msgspec.json.Decoder()
