@@ -43,7 +43,7 @@ enum kvb_conf_scope { KVB_CONF_ANYWHERE, KVB_CONF_OF_A_GROUP, KVB_CONF_OF_DEFAUL
 
 struct kvb_conf_table;
 
-/* The order of rows. NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding) */
+/* The order of rows. */
 struct kvb_conf_key {
     const char *path; /* "nats.url"; in a list's table relative to the group: "load.zmq" */
     enum kvb_conf_type type;

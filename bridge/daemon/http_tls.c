@@ -128,7 +128,7 @@ static kvb_status make_self_signed(struct kvb_http_tls *tls)
     const time_t now = time(NULL);
     gnutls_x509_crt_t crt = NULL;
 
-    tls->chain = gnutls_calloc(1, sizeof *tls->chain);
+    tls->chain = gnutls_calloc(1, sizeof(gnutls_x509_crt_t));
     if (!tls->chain || gnutls_x509_crt_init(&crt) < 0) {
         return KVB_NO_MEMORY;
     }

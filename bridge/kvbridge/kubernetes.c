@@ -533,7 +533,8 @@ static kvb_status offer_list(struct kvb_kubernetes *kubernetes)
     if (!verdicts) {
         return KVB_NO_MEMORY;
     }
-    /* Of pods with one id or address only one is offered: the bridge would refuse the others. */
+    /* Of pods with one id or address only one is offered: the bridge would refuse the others.
+     * NOLINTNEXTLINE(clang-analyzer-unix.Malloc): KVB_OWN frees the verdicts */
     KVB_TRY(kvb_pods_settle(pods));
     for (size_t i = 0; i < pods->count; i++) {
         if (pods->pods[i]->verdict == KVB_POD_TAKEN) {

@@ -144,8 +144,7 @@ static void work_periodically(struct kvb_bridge *bridge, uint64_t now_ns)
 
 /* ---- The switch ---- */
 
-/* In the order of a turn.
- * NOLINTNEXTLINE(readability-function-size): one page */
+/* In the order of a turn. */
 static void carry_out(struct kvb_bridge *bridge, struct kvb_action *action)
 {
     struct bridge_ingest *ingest = bridge->ingest;

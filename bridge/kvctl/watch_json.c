@@ -46,7 +46,7 @@ static void write_checked(struct kvb_json_writer *json, kvb_span text)
         return;
     }
     for (size_t i = 0; i < text.len; i++) {
-        *at++ = text.data[i] < ' ' ? ' ' : (char)text.data[i];
+        *at++ = (char)(text.data[i] < ' ' ? ' ' : text.data[i]);
     }
     kvb_json_write_close(json, at);
 }

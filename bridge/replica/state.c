@@ -160,8 +160,7 @@ stale_for(const struct kvb_followers *followers, const struct kvb_follow *follow
     return followers->is_lagging || followers->is_unread ? KVB_REASON_LAGGING : follow->doubt;
 }
 
-/* A table: the first condition that holds gives the state.
- * NOLINTBEGIN(readability-function-cognitive-complexity) */
+/* A table: the first condition that holds gives the state. */
 static struct verdict
 verdict_of(const struct kvb_followers *followers, const struct kvb_follow *follow)
 {
@@ -210,7 +209,6 @@ verdict_of(const struct kvb_followers *followers, const struct kvb_follow *follo
     }
     return (struct verdict){ shown->heartbeat.state, shown->heartbeat.reason };
 }
-/* NOLINTEND(readability-function-cognitive-complexity) */
 
 void kvb_follow_classify(
     struct kvb_followers *followers, struct kvb_follow *follow, uint64_t now_ns)

@@ -106,7 +106,6 @@ static void watch_lag(struct kvb_replica_turn *turn, const struct kvb_replica_fa
 
 /* ---- The turn ---- */
 
-/* One thought, from top to bottom.  NOLINTNEXTLINE(readability-function-size) */
 bool kvb_replica_next(
     struct kvb_replica_turn *turn, const struct kvb_replica_facts *facts,
     struct kvb_replica_action *out_action)

@@ -244,8 +244,7 @@ struct life_facts {
  *     told      what do readers know?                      nothing, all, with a gap
  *                                                          (stream/advertiser.h)
  *
- * What routers read of it is derived from all of them, by the table of verdicts in stream.c.
- * NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): by state */
+ * What routers read of it is derived from all of them, by the table of verdicts in stream.c. */
 struct kvb_stream {
     struct kvb_stream_options options;
     struct kvb_mirror *mirror; /* owned */

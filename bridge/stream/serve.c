@@ -268,8 +268,7 @@ static void begin_run(struct kvb_server *server, struct kvb_served *rank, enum k
 }
 
 /* Asks for the next action of the run (true); false: the run is over.  What a run does not need
- * falls through.
- * NOLINTNEXTLINE(readability-function-cognitive-complexity,readability-function-size): in order */
+ * falls through. */
 static bool go_on_run(struct kvb_server *server)
 {
     struct kvb_run *run = &server->run;
@@ -507,8 +506,7 @@ static void rest(struct kvb_server *server)
     }
 }
 
-/* Asks for the next action of the turn (true), or moves on to its next phase.
- * NOLINTNEXTLINE(readability-function-cognitive-complexity,readability-function-size): in order */
+/* Asks for the next action of the turn (true), or moves on to its next phase. */
 static bool go_on_turn(struct kvb_server *server)
 {
     struct kvb_action *action = &server->action;

@@ -132,8 +132,7 @@ enum kvb_serve_reply {
     KVB_SERVE_REFUSED /* malformed; a later END would not prove that nothing is missing */
 };
 
-/* What is to be done, and what came of it.  A kind uses the fields that it names.
- * NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): there is one of them */
+/* What is to be done, and what came of it.  A kind uses the fields that it names. */
 struct kvb_action {
     enum kvb_action_kind kind;
     struct kvb_served *rank; /* borrowed */
@@ -215,7 +214,6 @@ enum kvb_list_phase { KVB_LIST_OVER, KVB_LIST_BEGIN, KVB_LIST_CHUNKS };
 
 enum { kvb_server_chains = 1024 };
 
-/* NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): there is one of them */
 struct kvb_server {
     /* Set by the program: the clocks, as it read them last. */
     uint64_t clock_ns;

@@ -100,7 +100,7 @@ bool kvb_silence_is_fault(enum kvb_silence silence)
     return silence_rows[silence].is_fault;
 }
 
-/* One sentence a cause. NOLINTNEXTLINE(readability-function-size) */
+/* One sentence a cause. */
 void kvb_silence_explain(
     enum kvb_silence silence, const struct kvb_silence_names *names, struct kvb_detail *out)
 {

@@ -85,8 +85,7 @@ static kvb_status buffer_batch(struct stream_step *step, const struct stream_arr
                               : go_on_from(step, arrival, kind, KVB_REASON_GONE);
 }
 
-/* What a live batch means, case by case.
- * NOLINTNEXTLINE(readability-function-cognitive-complexity,readability-function-size) */
+/* What a live batch means, case by case. */
 static kvb_status on_live(struct stream_step *step, const struct stream_arrival *arrival)
 {
     struct kvb_stream *stream = step->stream;
@@ -509,7 +508,7 @@ static bool is_tail_seen(const struct kvb_stream *stream)
            kvb_reorder_buffer_oldest(&stream->reorder_buffer);
 }
 
-/* NOLINTBEGIN(readability-function-cognitive-complexity): what an end means, case by case */
+/* What an end means, case by case. */
 static kvb_status on_replay_end(struct stream_step *step)
 {
     struct kvb_stream *stream = step->stream;
@@ -567,7 +566,6 @@ static kvb_status on_replay_end(struct stream_step *step)
     }
     return KVB_OK;
 }
-/* NOLINTEND(readability-function-cognitive-complexity) */
 
 /* ---- Within a batch ---- */
 

@@ -127,7 +127,6 @@ static void end_run(struct sim_bridge *bridge, struct kvb_action *action)
 
 /* ---- The turn ---- */
 
-/* One switch.  NOLINTNEXTLINE(readability-function-size) */
 static void carry_out(struct sim_bridge *bridge, struct kvb_action *action)
 {
     struct sim_world *world = bridge->world;

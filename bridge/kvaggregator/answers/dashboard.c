@@ -384,7 +384,6 @@ static void write_sample(struct kvb_json_writer *json, const struct sample *samp
 kvb_status kvb_dashboard_history(
     struct kvb_dashboard *dashboard, uint64_t after, const char *not_ready, struct kvb_buf *out)
 {
-    KVB_OWN(kvb_own_free)
     struct sample *samples = calloc(kvb_max_history_samples, sizeof *samples);
     struct kvb_json_writer json = kvb_json_writer_of(out);
 
@@ -409,6 +408,7 @@ kvb_status kvb_dashboard_history(
     for (size_t i = 0; i < count; i++) {
         write_sample(&json, &samples[i]);
     }
+    free(samples);
     kvb_json_write_end(&json, ']');
     kvb_json_write_end(&json, '}');
     return json.status;

@@ -185,7 +185,7 @@ void kvb_answer_gateway_count(
     struct kvb_query_context *ctx, size_t *out_endpoints, size_t *out_without)
 {
     const size_t limit = kvb_followers_limit(ctx->followers);
-    KVB_OWN(kvb_own_free) uint64_t *hashes = malloc((limit + 1) * sizeof *hashes);
+    uint64_t *hashes = malloc((limit + 1) * sizeof *hashes);
     size_t count = 0;
     size_t different = 0;
 
@@ -209,5 +209,6 @@ void kvb_answer_gateway_count(
     for (size_t i = 0; i < count; i++) {
         different += i == 0 || hashes[i] != hashes[i - 1];
     }
+    free(hashes);
     *out_endpoints = different;
 }

@@ -830,7 +830,7 @@ static kvb_status start_one(struct gateway *gateway, struct kvb_detail *detail)
 
     /* Of each stream a pick and a move may be on their way back, and as many of one that is gone.
      */
-    KVB_TRY(kvb_ring_new(4 * kvb_max_gateway_streams, free, &gateway->picked));
+    KVB_TRY(kvb_ring_new(4 * (size_t)kvb_max_gateway_streams, free, &gateway->picked));
     const struct kvb_grpc_options options = {
         .listener = KVB_LISTENER_GATEWAY,
         .control = gateway->aggregator->control,

@@ -114,7 +114,6 @@ static kvb_status put_head(struct kvb_checkpoint_save *save, struct kvb_buf *out
 
 /* ---- State ---- */
 
-/* A table.  NOLINTNEXTLINE(readability-function-cognitive-complexity) */
 static uint32_t flags_of(const struct kvb_stream *stream)
 {
     const bool speculates = /* as the engine's metrics page has shown */

@@ -229,7 +229,7 @@ uint32_t kvb_mirror_window_of(const struct kvb_mirror *mirror, const struct kvb_
                                                     : 0;
 }
 
-/* A table: the first row that holds.  NOLINTBEGIN(readability-function-cognitive-complexity) */
+/* A table: the first row that holds. */
 static enum odd_groups
 odd_group(const struct kvb_mirror *mirror, const struct kvb_engine_event *event)
 {
@@ -243,7 +243,6 @@ odd_group(const struct kvb_mirror *mirror, const struct kvb_engine_event *event)
            : tokens > 0 && mirror->hashes == KVB_HASHES_ENGINE     ? odd_window_names
                                                                    : odd_none;
 }
-/* NOLINTEND(readability-function-cognitive-complexity) */
 
 uint32_t kvb_mirror_add_group(struct kvb_mirror *mirror, const struct kvb_engine_event *event)
 {

@@ -668,7 +668,7 @@ static kvb_status forget_former(struct mirror_change *change)
     return remove_all_copies(change, id);
 }
 
-/* NOLINTBEGIN(readability-function-cognitive-complexity): one block after another, its cases */
+/* One block after another, case by case. */
 static kvb_status store_in_chain(struct mirror_change *change)
 {
     const struct kvb_engine_event *event = change->event;
@@ -719,7 +719,6 @@ static kvb_status store_in_chain(struct mirror_change *change)
     progress->next = end;
     return KVB_OK;
 }
-/* NOLINTEND(readability-function-cognitive-complexity) */
 
 /* False: the event is skipped. */
 static bool is_acceptable(struct mirror_change *change)

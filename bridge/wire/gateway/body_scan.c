@@ -301,8 +301,8 @@ static void read_key_byte(struct kvb_body_scan *scan, uint8_t c)
 /* The only bytes that may come here beside blanks, and the states that they lead to; anything else
  * is no JSON. */
 static void expect(
-    struct kvb_body_scan *scan, uint8_t c, char first, enum kvb_body_state after_first, char second,
-    enum kvb_body_state after_second)
+    struct kvb_body_scan *scan, uint8_t c, uint8_t first, enum kvb_body_state after_first,
+    uint8_t second, enum kvb_body_state after_second)
 {
     if (c == first) {
         scan->state = after_first;

@@ -229,7 +229,7 @@ int main(int argc, char **argv)
     (void)sigemptyset(&ends);
     (void)sigaddset(&ends, SIGTERM);
     (void)sigaddset(&ends, SIGINT);
-    (void)sigprocmask(SIG_BLOCK, &ends, NULL); /* before the control thread */
+    (void)pthread_sigmask(SIG_BLOCK, &ends, NULL); /* before the control thread */
     const struct kvb_grpc_options options = {
         .address = &address,
         .listen = argv[1],

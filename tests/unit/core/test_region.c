@@ -79,7 +79,7 @@ static size_t resident_pages(const struct kvb_region *region, size_t bytes)
 static void what_is_populated_takes_no_fault(void **state)
 {
     (void)state;
-    enum { huge = 2 << 20 };
+    const size_t huge = 2 << 20;
     struct kvb_region region = { 0 };
 
     assert_ok(kvb_region_open(&region, max));

@@ -160,7 +160,6 @@ static void dynamo_has_its_operators_labels(void **state)
 }
 
 /* As people write pods: each time the model is Qwen/Q and the blocks have 4 tokens. */
-/* NOLINTNEXTLINE(readability-function-size): one table of cases */
 static void commands_are_read_as_the_container_runs_them(void **state)
 {
 #define IMAGE "\"image\":\"vllm/vllm-openai\","
