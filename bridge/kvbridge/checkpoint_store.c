@@ -195,13 +195,11 @@ static bool ends_with(const char *text, const char *end)
 }
 
 /* Files that nobody will read: voided checkpoints, unfinished ones of streams that have left, and
- * tokens, which earlier versions kept in files of their own.
- * The unfinished file of the current checkpoint is still being written and stays. */
-static bool is_rubbish(const struct kvb_checkpoint_store *store, const char *name)
+ * tokens, which 0.1 kept in files of their own.  The one that is being written stays. */
+static bool is_rubbish(const char *name, const char *being_written)
 {
     return ends_with(name, ".void") || ends_with(name, ".tokens") ||
-           (ends_with(name, ".new") &&
-            strncmp(name, store->name.text, strlen(name) - strlen(".new")) != 0);
+           (ends_with(name, ".new") && strcmp(name, being_written) != 0);
 }
 
 /* Deleting a large file takes milliseconds, so the owner does not do it. */
@@ -209,6 +207,7 @@ static void sweep_old_files(struct kvb_checkpoint_store *store)
 {
     const int fd = openat(store->directory_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *directory = fd >= 0 ? fdopendir(fd) : NULL;
+    char being_written[path_bytes];
 
     if (!directory) {
         if (fd >= 0) {
@@ -216,10 +215,15 @@ static void sweep_old_files(struct kvb_checkpoint_store *store)
         }
         return; /* tried again after the next checkpoint is voided */
     }
+    /* The owner may push the first part of another checkpoint meanwhile: its file is made after
+     * this, by the same thread. */
+    (void)pthread_mutex_lock(&store->lock);
+    (void)path_of(being_written, &store->name, ".new");
+    (void)pthread_mutex_unlock(&store->lock);
     /* glibc's readdir() is safe when each thread has a DIR of its own. */
     for (const struct dirent *entry;
          (entry = readdir(directory));) { /* NOLINT(concurrency-mt-unsafe) */
-        if (is_rubbish(store, entry->d_name)) {
+        if (is_rubbish(entry->d_name, being_written)) {
             (void)unlinkat(store->directory_fd, entry->d_name, 0);
         }
     }

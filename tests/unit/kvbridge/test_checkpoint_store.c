@@ -6,6 +6,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -171,6 +172,32 @@ static void a_checkpoint_made_void_while_it_is_written_never_appears(void **stat
     end(&scene);
 }
 
+/* Only the file that is being written stays, whatever its name begins with. */
+static void what_nobody_will_read_is_deleted(void **state)
+{
+    (void)state;
+    struct scene scene = { .store = NULL };
+    const struct kvb_checkpoint_name gone = kvb_checkpoint_name_of(1, 8, 0);
+    const struct kvb_checkpoint_name unfinished = kvb_checkpoint_name_of(1, 7, 1);
+    const struct kvb_checkpoint_name written = kvb_checkpoint_name_of(1, 7, 10);
+
+    begin(&scene);
+    push(&scene, &unfinished, "x", KVB_CHECKPOINT_FIRST);
+    push(&scene, &gone, "x", KVB_CHECKPOINT_FIRST | KVB_CHECKPOINT_LAST);
+    assert_ok(outcome(&scene));
+    push(&scene, &written, "x", KVB_CHECKPOINT_FIRST);
+    (void)kvb_checkpoint_store_wait(scene.store);
+    assert_int_equal(files_in(&scene), 3);
+    kvb_checkpoint_store_void(scene.store, &gone);
+    for (int i = 0; i < 5000 && files_in(&scene) > 1; i++) {
+        (void)poll(NULL, 0, 1);
+    }
+    assert_int_equal(files_in(&scene), 1);
+    push(&scene, &written, "end", KVB_CHECKPOINT_LAST);
+    assert_ok(outcome(&scene));
+    end(&scene);
+}
+
 static void a_failed_write_is_reported_and_the_next_one_is_tried(void **state)
 {
     (void)state;
@@ -247,6 +274,7 @@ SUITE(checkpoint_store)
         cmocka_unit_test(the_old_one_stays_until_the_new_one_is_whole),
         cmocka_unit_test(a_void_checkpoint_is_not_found),
         cmocka_unit_test(a_checkpoint_made_void_while_it_is_written_never_appears),
+        cmocka_unit_test(what_nobody_will_read_is_deleted),
         cmocka_unit_test(a_failed_write_is_reported_and_the_next_one_is_tried),
         cmocka_unit_test(a_directory_belongs_to_one_process),
         cmocka_unit_test(a_directory_that_all_may_write_in_is_reported_and_used),
