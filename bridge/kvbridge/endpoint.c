@@ -4,6 +4,7 @@
 #include "core/own.h"
 
 #include <arpa/inet.h>
+#include <ctype.h>
 #include <net/if.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -166,8 +167,15 @@ static bool is_same_place(const struct kvb_endpoint *one, const struct kvb_endpo
         kvb_endpoint_is_this_host(other->place)) {
         return true;
     }
-    return one->place.len == other->place.len &&
-           memcmp(one->place.data, other->place.data, one->place.len) == 0;
+    if (one->place.len != other->place.len) {
+        return false;
+    }
+    /* Names of hosts are the same in capitals; paths are not. */
+    return one->scheme == KVB_ENDPOINT_TCP
+               ? strncasecmp(
+                     (const char *)one->place.data, (const char *)other->place.data,
+                     one->place.len) == 0
+               : memcmp(one->place.data, other->place.data, one->place.len) == 0;
 }
 
 bool kvb_endpoint_range_clashes(
@@ -180,11 +188,21 @@ bool kvb_endpoint_range_clashes(
 uint64_t kvb_endpoint_range_hash(const struct kvb_endpoint_range *range)
 {
     const struct kvb_endpoint *base = &range->base;
-    /* All names of this host hash alike, because is_same_place() takes them for one. */
-    const bool is_here = base->scheme == KVB_ENDPOINT_TCP && kvb_endpoint_is_this_host(base->place);
-    const kvb_span place = is_here ? (kvb_span){ (const uint8_t *)"*", 1 } : base->place;
+    const uint64_t seed = (uint64_t)base->scheme << 32 | range->first;
+    uint8_t host[kvb_endpoint_bytes];
 
-    return kvb_hash64(place, (uint64_t)base->scheme << 32 | range->first);
+    if (base->scheme != KVB_ENDPOINT_TCP) {
+        return kvb_hash64(base->place, seed);
+    }
+    /* What is_same_place() takes for one host hashes alike. */
+    if (kvb_endpoint_is_this_host(base->place)) {
+        return kvb_hash64(kvb_span_of("*"), seed);
+    }
+    const size_t len = base->place.len < sizeof host ? base->place.len : sizeof host;
+    for (size_t i = 0; i < len; i++) {
+        host[i] = (uint8_t)tolower(base->place.data[i]);
+    }
+    return kvb_hash64((kvb_span){ host, len }, seed);
 }
 
 /* ---- Hosts ---- */

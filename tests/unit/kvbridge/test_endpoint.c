@@ -102,7 +102,9 @@ static void ranges_clash_if_they_share_a_socket(void **state)
     assert_true(clash("tcp://h:5557", 4, "tcp://h:5557", 3));
     assert_false(clash("tcp://h:5557", 4, "tcp://h:5557", 4));
     assert_false(clash("tcp://h:5557", 4, "tcp://g:5557", 0));
+    assert_true(clash("tcp://Engine.Cluster.local:5557", 1, "tcp://engine.cluster.local:5557", 0));
     assert_true(clash("inproc://a", 2, "inproc://a", 1));
+    assert_false(clash("inproc://a", 1, "inproc://A", 0));
     assert_false(clash("inproc://a", 2, "inproc://b", 1));
     assert_true(clash("ipc://a", 1, "ipc://a", 0));
     assert_false(clash("ipc://a", 1, "inproc://a", 0));
@@ -148,6 +150,7 @@ static void sockets_that_clash_have_one_hash(void **state)
 {
     (void)state;
     assert_true(hash_of("tcp://127.0.0.1:5557") == hash_of("tcp://*:5557"));
+    assert_true(hash_of("tcp://Engine:5557") == hash_of("tcp://engine:5557"));
     assert_true(hash_of("tcp://10.0.0.7:5557") != hash_of("tcp://10.0.0.7:5558"));
     assert_true(hash_of("tcp://10.0.0.7:5557") != hash_of("tcp://10.0.0.8:5557"));
     assert_true(hash_of("ipc:///tmp/kv") != hash_of("inproc:///tmp/kv"));
