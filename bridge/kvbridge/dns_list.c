@@ -255,7 +255,7 @@ static uint64_t dns_list_turn(void *context, uint64_t now_ns)
 /* ---- Any thread ---- */
 
 kvb_status
-kvb_dns_list_start(const struct kvb_dns_list_options *options, struct kvb_dns_list **out_list)
+kvb_dns_list_new(const struct kvb_dns_list_options *options, struct kvb_dns_list **out_list)
 {
     struct kvb_dns_list *list = calloc(1, sizeof *list);
     const struct kvb_job_options job = { .turn = dns_list_turn, .context = list };
@@ -273,8 +273,14 @@ kvb_dns_list_start(const struct kvb_dns_list_options *options, struct kvb_dns_li
         return status;
     }
     *out_list = list;
-    kvb_job_wake(list->job);
     return KVB_OK;
+}
+
+void kvb_dns_list_start(struct kvb_dns_list *list)
+{
+    if (list) {
+        kvb_job_wake(list->job);
+    }
 }
 
 void kvb_dns_list_stop(struct kvb_dns_list *list)

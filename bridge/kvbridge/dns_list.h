@@ -40,10 +40,12 @@ struct kvb_dns_list_options {
     void *context;
 };
 
-/* KVB_NO_MEMORY, KVB_IO */
+/* Looks nothing up yet.  KVB_NO_MEMORY */
 kvb_status
-kvb_dns_list_start(const struct kvb_dns_list_options *options, struct kvb_dns_list **out_list);
-/* The bridge is given nothing after it returns.  NULL is fine, like below. */
+kvb_dns_list_new(const struct kvb_dns_list_options *options, struct kvb_dns_list **out_list);
+/* NULL is fine, like below. */
+void kvb_dns_list_start(struct kvb_dns_list *list);
+/* The bridge is given nothing after it returns. */
 void kvb_dns_list_stop(struct kvb_dns_list *list);
 /* Stops it first. */
 void kvb_dns_list_free(struct kvb_dns_list *list);

@@ -689,16 +689,26 @@ static kvb_status take_dns(
 
 kvb_status kvb_bridge_make_sources(struct kvb_bridge *bridge)
 {
-    const struct kvb_kubernetes_options options = { .config = &bridge->config->kubernetes,
-                                                    .defaults = &bridge->config->defaults,
-                                                    .log = bridge->log,
-                                                    .resolver = bridge->ingest->resolver,
-                                                    .metrics = &bridge->shown->metrics,
-                                                    .take = take_pods,
-                                                    .context = bridge };
+    const struct kvb_kubernetes_options kubernetes = { .config = &bridge->config->kubernetes,
+                                                       .defaults = &bridge->config->defaults,
+                                                       .log = bridge->log,
+                                                       .resolver = bridge->ingest->resolver,
+                                                       .metrics = &bridge->shown->metrics,
+                                                       .take = take_pods,
+                                                       .context = bridge };
+    const struct kvb_dns_list_options dns = { .control = bridge->control,
+                                              .config = &bridge->config->dns,
+                                              .defaults = &bridge->config->defaults,
+                                              .log = bridge->log,
+                                              .take = take_dns,
+                                              .context = bridge };
 
-    return options.config->is_on ? kvb_kubernetes_new(&options, &bridge->membership->kubernetes)
-                                 : KVB_OK;
+    if (kvb_dns_list_is_configured(dns.config)) {
+        KVB_TRY(kvb_dns_list_new(&dns, &bridge->membership->dns_list));
+    }
+    return kubernetes.config->is_on
+               ? kvb_kubernetes_new(&kubernetes, &bridge->membership->kubernetes)
+               : KVB_OK;
 }
 
 kvb_status kvb_bridge_start_sources(struct kvb_bridge *bridge)
@@ -710,12 +720,6 @@ kvb_status kvb_bridge_start_sources(struct kvb_bridge *bridge)
                                                      .take = kvb_bridge_take_answer,
                                                      .context = bridge,
                                                      .sources = KVB_SOURCE_COUNT };
-    const struct kvb_dns_list_options dns = { .control = bridge->control,
-                                              .config = &bridge->config->dns,
-                                              .defaults = &bridge->config->defaults,
-                                              .log = bridge->log,
-                                              .take = take_dns,
-                                              .context = bridge };
 
     /* First, because it stands between the other lists and their ranks. */
     KVB_TRY(kvb_discovery_start(&discovery, &membership->discovery));
@@ -723,9 +727,7 @@ kvb_status kvb_bridge_start_sources(struct kvb_bridge *bridge)
      * a list that comes over HTTP goes to discovery, too. */
     atomic_store(&bridge->is_running, true);
     KVB_TRY(kvb_discovery_set(membership->discovery, KVB_SOURCE_FILE, &bridge->config->workers));
-    if (kvb_dns_list_is_configured(dns.config)) {
-        KVB_TRY(kvb_dns_list_start(&dns, &membership->dns_list));
-    }
+    kvb_dns_list_start(membership->dns_list);
     return membership->kubernetes ? kvb_kubernetes_start(membership->kubernetes) : KVB_OK;
 }
 

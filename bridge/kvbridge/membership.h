@@ -86,7 +86,7 @@ bool kvb_bridge_work_membership(struct kvb_bridge *bridge, uint64_t now_ns);
 
 /* ---- Sources with a thread or a job of their own ---- */
 
-/* Before the ingest thread: what /state shows of them is there. */
+/* Before the ingest thread: what /state and /metrics show of them is there. */
 kvb_status kvb_bridge_make_sources(struct kvb_bridge *bridge);
 /* After it.  They end before that thread. */
 kvb_status kvb_bridge_start_sources(struct kvb_bridge *bridge);
