@@ -39,7 +39,7 @@ class Bus:
         self._wait(self.client.publish(subject, payload, reply=reply))
 
     def send_all(self, *messages):
-        """Messages of (subject, payload, reply), which leave in one write."""
+        """Messages of (subject, payload, reply), without waiting for this thread in between."""
         async def send():
             for subject, payload, reply in messages:
                 await self.client.publish(subject, payload, reply=reply)

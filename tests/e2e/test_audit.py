@@ -85,7 +85,7 @@ def test_a_stream_whose_engine_delivers_less_is_unverified_until_it_is_cleared(s
         fleet.serve(HONEST, PROMISE, 7)
         fleet.serve(LIAR, PROMISE * 9 // 10, 7)
     wait_for("all found the lie", lambda: fleet.states(LIAR) == ["UNVERIFIED(audit)"] * 2)
-    assert fleet.states(HONEST) == ["EXACT()"] * 2
+    wait_for("the honest one is EXACT", lambda: fleet.states(HONEST) == ["EXACT()"] * 2)
     fleet.await_total(56, "kvb_audit_requests_total")
     fleet.await_total(1, "kvb_audit_alarms_total")
     fleet.await_total(28 * (PROMISE + PROMISE * 9 // 10), "kvb_audit_delivered_tokens_total")
@@ -139,7 +139,7 @@ def test_blocks_that_the_stream_removed_do_not_count_as_a_loss(scene):
     for request_id in cleared:
         fleet.finish(request_id, 0)
     fleet.await_total(10, "kvb_audit_left_out_total", reason="list_changed")
-    assert fleet.state(aggregator, HONEST) == "EXACT()"
+    wait_for("it is EXACT", lambda: fleet.state(aggregator, HONEST) == "EXACT()")
 
     # A report over NATS with more than was promised, and one without cached tokens, which is not
     # compared.

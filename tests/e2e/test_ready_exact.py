@@ -53,7 +53,7 @@ def test_a_share_that_is_not_reached_is_reported(scene):
     one_block(one, 1)
     wait_for("one of two is EXACT", lambda: [s["state"] for s in bridge.get("/state")["streams"]] == ["EXACT", "UNVERIFIED"])
     aggregator = scene.aggregator()  # it is asked for a share only when it knows both
-    assert sorted(aggregator.states()) == [("EXACT", ""), ("UNVERIFIED", "no_replay")]
+    wait_for("so it is here", lambda: sorted(aggregator.states()) == [("EXACT", ""), ("UNVERIFIED", "no_replay")])
     for daemon in (aggregator, bridge):
         wait_for("/readyz shows the share", lambda d=daemon: ready(d, 1) == (
             503, "1 of 2 streams are EXACT, a share of 0.500; 1 is asked for\n"))

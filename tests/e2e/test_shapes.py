@@ -171,7 +171,7 @@ def test_blocks_and_chunks_are_answered_by_tier_after_each_event(stage):
                 assert row.get("block_size", BLOCK) == match["block_size"] == BLOCK, (about, match)
                 seen.add((run.medium, wanted["device"] > 0, wanted["host"] > wanted["device"]))
     assert ("CPU", True, True) in seen and ("CPU", True, False) in seen and ("CPU", False, True) in seen
-    assert stage.states() == {run.worker_id: "EXACT" for run in stage.runs}
+    wait_for("all are EXACT", lambda: stage.states() == {run.worker_id: "EXACT" for run in stage.runs})
     for bridge in stage.bridges.values():
         assert bridge.metric("kvb_events_skipped_total") == 0
         assert bridge.metric("kvb_streams_cleared_total") == 0

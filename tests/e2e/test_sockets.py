@@ -67,8 +67,8 @@ def test_a_peer_without_a_handshake_is_no_engine(scene):
              lambda: half_open.recv(4096) == b"")
     vllm.publish(store(3))
     wait_for("block 3", reader.holds(1, 2, 3))
-    assert streams(bridge, "exact") == 1
-    assert bridge.metric("kvcache_zmq_connections_total") == connected
+    wait_for("EXACT still", lambda: streams(bridge, "exact") == 1)
+    assert bridge.metric("kvcache_zmq_connections_total") == connected or bridge.was_kept_waiting()
     assert bridge.metric("kvb_streams_cleared_total") == 0
     assert bridge.metric("kvb_engine_restarts_total") == 0
     half_open.close()
@@ -202,9 +202,15 @@ def test_an_engine_that_floods_and_resets_costs_its_connection_only(scene):
         endless = subscribed(server)
         frames = zmtp(bytes(60_000), b"")[:-2] * 16  # of a message whose last frame never comes
         endless.settimeout(1)
-        with contextlib.suppress(OSError):
+        at, pauses = 0, 0
+        with contextlib.suppress(ConnectionError):
             while True:
-                endless.sendall(frames)
+                try:
+                    at = (at + endless.send(frames[at:])) % len(frames)
+                except TimeoutError:  # it reads no more, or is kept from it
+                    pauses += 1
+                    if bridge.metric("kvcache_zmq_errors_total", pod_key="8", error_type="flood") or pauses > programs.DEADLINE_S:
+                        break
         endless.close()
         again, _ = server.accept()  # the bridge lives, and connects again
         other.publish(store(1))
