@@ -82,7 +82,6 @@ static void forget_oldest_doubt(struct kvb_mirror *mirror, enum doubt_kind kind)
     }
     mirror->forgot_full |= kind == doubt_full;
     mirror->counts.doubtful++; /* stays counted until the next clear */
-    mirror->counts.forgotten_doubtful++;
     if (!kvb_mirror_has_copies(entry)) {
         kvb_mirror_let_go(mirror, id);
     }

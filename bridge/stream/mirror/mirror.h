@@ -209,7 +209,6 @@ struct kvb_mirror_counts {
     uint64_t ambiguous;
     uint64_t no_tokens;
     uint64_t unmatchable;
-    uint64_t forgotten_doubtful;
 };
 
 /* Borrowed; valid until the mirror is freed. */

@@ -29,7 +29,8 @@ enum {
     prompts = families * branches,
     max_groups = 4,
     max_blocks = 512,
-    window_tokens = 3 /* a block has one token, so two blocks before the one to be computed */
+    max_doubtful = 64, /* below it none is forgotten */
+    window_tokens = 3  /* a block has one token, so two blocks before the one to be computed */
 };
 
 /* ---- Prompts: those of a family share a beginning ---------- */
@@ -527,8 +528,8 @@ static void run(struct model *model, unsigned seed, bool is_counted, size_t sums
         }
         model->scene.part_work = draw(model, 2) == 0 ? UINT64_MAX : 1 + (uint64_t)draw(model, 6);
         mirror_scene_apply(&model->scene);
-        if (kvb_mirror_count(model->scene.mirror)->forgotten_doubtful > 0) {
-            break; /* from here on the reader knows more than the mirror does */
+        if (kvb_mirror_count(model->scene.mirror)->doubtful > max_doubtful) {
+            break; /* the oldest may be forgotten: the reader knows more than the mirror does */
         }
         compare(model);
         if (draw(model, 2) == 0) { /* readers are sent the changes of several batches at once */
