@@ -179,16 +179,17 @@ class Daemon(Program):
         return self.metric("kvcache_zmq_connections_total", **labels) == 1 + lost
 
     def http(self, method, path, body=None, headers=None):
-        """(status, text). A daemon gives up an answer after 2 s, and says so. It is asked again; one from which the machine
-        has not withheld half of this time, for each answer that was late, has no excuse."""
-        before, late, deadline = machine.withheld_s(self.process.pid), 0, time.monotonic() + DEADLINE_S
+        """(status, text). A daemon gives up an answer after 2 s, and says so. It is asked again, but has no excuse unless the
+        machine has withheld half of this time, for each answer that was late, from it or from the engines of this test."""
+        pids = (self.process.pid, os.getpid())
+        before, late, deadline = machine.withheld_s(*pids), 0, time.monotonic() + DEADLINE_S
         while True:
             status, text = self._ask(method, path, body, headers)
             if status != 503 or "no answer within 2 s" not in text or time.monotonic() > deadline:
                 break
             late += 1
         # Looked at now, because a thread's wait counts from its end on.
-        withheld_s = machine.withheld_s(self.process.pid) - before
+        withheld_s = machine.withheld_s(*pids) - before
         assert withheld_s > late or not late or PATIENCE > 1, (
             f"{path}: {late} answers were late; the machine withheld {withheld_s:.2f} s")
         return status, text

@@ -222,7 +222,7 @@ def is_unknown(answer, reason):
 
 def test_each_failure_of_an_engine_is_named_and_ends_in_time(scene, stubs):
     stub = stubs()
-    aggregator, bus = start(scene, stub.url, extra=permitting(deadline_ms=300)), scene.bus()
+    aggregator, bus = start(scene, stub.url, extra=permitting()), scene.bus()
     wait_for("the aggregator is in the queue group", aggregator.is_ready)
     for number, (manner, reason) in enumerate((
         (stub.silent, "timeout"), (stub.dies, "unavailable"), (stub.wrong, "invalid"), (stub.text, "invalid"),

@@ -23,8 +23,9 @@ ENGINE_SIDE = [
 
 # What may happen to a stream of a machine that is busy: its bridge or its engine is heard too late.
 LATE = (("DOWN", "silent"), ("DOWN", "engine_away"), ("STALE", "no_heartbeat"))
-# And where the machine has withheld a second from the bridge, which then asks its engines again.
-ASKED_AGAIN = ("SYNCING", "replaying")
+# And where the machine has withheld a second from one of the programs: a bridge asks its engines again, or has no answer
+# in time, and an aggregator has no room for what it has not read.
+WITHHELD = (("SYNCING", "replaying"), ("UNVERIFIED", "replay_failed"), ("PARTIAL", "replay_failed"), ("STALE", "lagging"))
 
 
 @dataclasses.dataclass
@@ -63,16 +64,16 @@ class Case:
 
     def begin_fault(self, streams=None):
         self.touched = streams
-        self.withheld_at_s = {bridge: machine.withheld_s(bridge.process.pid) for bridge in self.stage.bridges}
+        self.withheld_at_s = {one: machine.withheld_s(one.process.pid) for one in self.stage.started}
         if self.is_paused:
             for watcher in self.oracle.watchers:
                 watcher.records_moves = True
         self.fault_ns = self.oracle.begin_fault(streams)
 
     def withheld_s(self):
-        """From one of the bridges that run since then."""
-        return max((machine.withheld_s(bridge.process.pid) - self.withheld_at_s[bridge]
-                    for bridge in self.stage.bridges if bridge in self.withheld_at_s), default=0.0)
+        """From one of the programs that run since then."""
+        return max((machine.withheld_s(one.process.pid) - before_s
+                    for one, before_s in self.withheld_at_s.items() if one.is_running()), default=0.0)
 
     def end_fault(self):
         self.end_ns = self.oracle.end_fault()
@@ -183,7 +184,7 @@ class Case:
         for at, who, stream, state, reason in self.changes():
             if stream in self.touched:
                 continue
-            if (state, reason) in LATE or (state, reason) == ASKED_AGAIN and withheld_s > 1:
+            if (state, reason) in LATE or (state, reason) in WITHHELD and withheld_s > 1:
                 late.add((who, stream))
             elif (who, stream) not in late or reason == "new epoch":
                 wrong.append((at, who, stream, state, reason))
