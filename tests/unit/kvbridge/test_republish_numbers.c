@@ -232,6 +232,7 @@ static void keep_directory(const char *named, mode_t mode, kvb_status wanted)
     char found[kvb_republish_directory_bytes];
 
     assert_int_equal(chmod(folder, mode), 0);
+    /* NOLINTNEXTLINE(concurrency-mt-unsafe): one thread uses the environment */
     assert_int_equal(setenv("STATE_DIRECTORY", named, 1), 0);
     assert_int_equal(kvb_republish_numbers_directory(found), wanted);
     if (wanted == KVB_OK) {
@@ -252,6 +253,7 @@ static void only_a_directory_that_others_cannot_write_keeps_numbers(void **state
     keep_directory(folder, 0770, KVB_IO);
     keep_directory(folder, 0707, KVB_IO);
     keep_directory("/nowhere", 0700, KVB_IO);
+    /* NOLINTNEXTLINE(concurrency-mt-unsafe): as above */
     assert_int_equal(unsetenv("STATE_DIRECTORY"), 0);
     assert_ok(kvb_republish_numbers_directory(found));
     (void)snprintf(own, sizeof own, "/var/tmp/kvbridge-%lu", (unsigned long)geteuid());

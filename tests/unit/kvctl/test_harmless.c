@@ -29,6 +29,7 @@ static void what_controls_a_terminal_is_escaped(void **state)
         "2J",
         "\\u009b2J"); /* CSI in one character */
     assert_shown(
+        /* NOLINTNEXTLINE(misc-misleading-bidirectional): this is what the test is about */
         "a\xe2\x80\xae"
         "b\xe2\x81\xa6",
         "a\\u202eb\\u2066");

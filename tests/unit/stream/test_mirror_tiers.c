@@ -24,7 +24,8 @@ enum {
     families = 3,
     depth = 6,
     branches = 3,
-    blocks = families * depth * branches,
+    prompts = families * branches,
+    blocks = prompts * depth,
     tiers = 2 /* device and host */
 };
 
@@ -46,9 +47,9 @@ struct world {
     size_t hidden; /* blocks of the host whose content was not said, at some check */
 };
 
-static uint32_t draw(struct world *world, uint32_t below)
+static size_t draw(struct world *world, size_t below)
 {
-    return (uint32_t)rand_r(&world->seed) % below;
+    return (size_t)rand_r(&world->seed) % below;
 }
 
 static kvb_span span_of(const char *text)
@@ -128,7 +129,7 @@ static void store(struct world *world, size_t tier, size_t i, size_t count, bool
 
 static void store_on_device(struct world *world)
 {
-    const size_t prompt = draw(world, families * branches) * depth;
+    const size_t prompt = draw(world, prompts) * depth;
     const size_t end = 1 + draw(world, depth);
     size_t at = 0;
 
@@ -157,7 +158,7 @@ static void store_on_host(struct world *world)
 /* What an event of the host says of a block of the device is not believed. */
 static void contradict(struct world *world)
 {
-    const size_t i = draw(world, families * branches) * depth;
+    const size_t i = draw(world, prompts) * depth;
 
     if (shared(world, i)->copies[KVB_TIER_DEVICE] > 0) {
         store(world, KVB_TIER_HOST, i, 1, true);
@@ -269,7 +270,7 @@ static void a_host_adds_copies_to_what_the_device_names(void **state)
         store(
             &world, KVB_TIER_DEVICE, 0, 1, true); /* the device's events have lists: from here on */
         for (size_t i = 0; i < batches; i++) {
-            for (uint32_t events = 1 + draw(&world, 6); events > 0; events--) {
+            for (size_t events = 1 + draw(&world, 6); events > 0; events--) {
                 act(&world);
             }
             mirror_scene_apply(&world.scene);

@@ -85,12 +85,14 @@ static void groups_drop_as_configured(void **state)
 static void the_first_source_that_decides_counts(void **state)
 {
     (void)state;
-    const enum kvb_speculation none = KVB_SPECULATION_UNKNOWN, keeps = KVB_SPECULATION_KEEPS,
-                               drops = KVB_SPECULATION_DROPS, open = KVB_SPECULATION_UNDECIDED;
-    const enum kvb_speculation_source config = KVB_SPECULATION_OF_CONFIG,
-                                      server = KVB_SPECULATION_OF_SERVER_INFO,
-                                      arguments = KVB_SPECULATION_OF_ARGUMENTS,
-                                      page = KVB_SPECULATION_OF_PAGE;
+    const enum kvb_speculation none = KVB_SPECULATION_UNKNOWN;
+    const enum kvb_speculation keeps = KVB_SPECULATION_KEEPS;
+    const enum kvb_speculation drops = KVB_SPECULATION_DROPS;
+    const enum kvb_speculation open = KVB_SPECULATION_UNDECIDED;
+    const enum kvb_speculation_source config = KVB_SPECULATION_OF_CONFIG;
+    const enum kvb_speculation_source server = KVB_SPECULATION_OF_SERVER_INFO;
+    const enum kvb_speculation_source arguments = KVB_SPECULATION_OF_ARGUMENTS;
+    const enum kvb_speculation_source page = KVB_SPECULATION_OF_PAGE;
     const struct {
         uint32_t given;
         enum kvb_speculation server, arguments, page; /* as each shows it */

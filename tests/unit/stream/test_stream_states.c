@@ -240,8 +240,10 @@ static void republishing_continues_in_the_same_epoch(void **state)
     tell(&world, false, &seen);
     kvb_stream_heartbeat(world.stream, &after);
     assert_memory_equal(&before.epoch, &after.epoch, sizeof before.epoch);
-    assert_true(seen.events[0].event_id == before.last_id + 1);
     assert_int_equal(seen.block_count, 3);
+    /* The analyzer does not know that what an assert refuses ends the test.
+     * NOLINTNEXTLINE(clang-analyzer-core.NullDereference) */
+    assert_true(seen.events[0].event_id == before.last_id + 1);
     kvb_router_batch_done(&seen);
     stream_world_end(&world);
 }

@@ -222,8 +222,8 @@ static void what_is_evicted_is_no_candidate([[maybe_unused]] void **state)
     const uint64_t bytes = kvb_token_cache_count(cache).bytes;
     kvb_token_cache_free(cache);
     assert_ok(kvb_token_cache_new(bytes + bytes / 2, 1000, 7, &cache));
-    for (char root = 'a'; root < 'z'; root++) {
-        const char model[] = { '{', '"', 'm', '"', ':', root, root, root, root, ',', '\0' };
+    for (const char *root = "abcdefghijklmnopqrstuvwxy"; *root; root++) {
+        const char model[] = { '{', '"', 'm', '"', ':', *root, *root, *root, *root, ',', '\0' };
         const struct chat other = make_chat(model, "ab", "]}");
         put(cache, &one, 1);
         assert_int_equal(find(cache, &two, 0), 1);

@@ -35,6 +35,7 @@ static void append(struct kvb_buf *out, const void *bytes, size_t len)
 /* The text with the names replaced, which may stand for others. */
 static void append_named(struct kvb_buf *out, const char *text)
 {
+    /* NOLINTNEXTLINE(clang-analyzer-core.NullDereference): check_case() asserts that it is there */
     for (const char *at = text; *at;) {
         if (*at != '$') {
             append(out, at++, 1);

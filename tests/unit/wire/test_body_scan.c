@@ -305,7 +305,7 @@ static void reads_tokens(void **state)
 
 static void reads_no_more_tokens_than_a_query_may_have(void **state)
 {
-    enum { most = kvb_max_query_tokens };
+    const size_t most = kvb_max_query_tokens;
     char *list = malloc(2 * most + 4);
     uint32_t *tokens = NULL;
     size_t count = 0;

@@ -230,8 +230,8 @@ static void say_tokens(const struct tokens *tokens)
             assert_filled(&out, sizeof out);                                                       \
             return status;                                                                         \
         }                                                                                          \
-        say_it;                                                                                    \
         kvb_buf_init(&buf, 1 << 16);                                                               \
+        say_it;                                                                                    \
         status = (encode_it);                                                                      \
         kvb_buf_done(&buf);                                                                        \
         free_it;                                                                                   \
@@ -250,8 +250,8 @@ static void say_tokens(const struct tokens *tokens)
             free_it;                                                                               \
             return status;                                                                         \
         }                                                                                          \
-        say_it;                                                                                    \
         kvb_buf_init(&buf, 1 << 16);                                                               \
+        say_it;                                                                                    \
         status = (encode_it);                                                                      \
         kvb_buf_done(&buf);                                                                        \
         free_it;                                                                                   \

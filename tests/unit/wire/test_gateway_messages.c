@@ -51,10 +51,11 @@ each_message(const char *exchange, char way, void (*check)(const struct line *, 
     char *rest = NULL;
     for (char *at = strtok_r(text, "\n", &rest); at; at = strtok_r(NULL, "\n", &rest)) {
         struct line line = { 0 };
-        size_t len = 0;
-        int hex = 0;
-        assert_int_equal(sscanf(at, "%c %31s %zu %n", &line.way, line.kind, &len, &hex), 3);
-        line.bytes = bytes_of_hex(at + hex, &line.len);
+        char *hex = NULL;
+        int length = 0;
+        assert_int_equal(sscanf(at, "%c %31s %n", &line.way, line.kind, &length), 2);
+        const size_t len = strtoul(at + length, &hex, 10);
+        line.bytes = bytes_of_hex(hex + strspn(hex, " "), &line.len);
         assert_int_equal(line.len, len);
         if (line.way == way) {
             check(&line, exchange);
@@ -223,7 +224,8 @@ static void finds_the_hint_and_who_served(void **state)
 
 static void reads_no_more_endpoints_than_the_limit(void **state)
 {
-    enum { most = kvb_max_gateway_hint_endpoints, head = 4 };
+    enum { head = 4 };
+    const size_t most = kvb_max_gateway_hint_endpoints;
     uint8_t *value = malloc(head + 2 * (most + 1));
     struct kvb_endpoint_hint hint;
     kvb_span endpoint;
