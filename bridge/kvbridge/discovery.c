@@ -670,8 +670,8 @@ static void wake(struct kvb_discovery *discovery)
     }
 }
 
-kvb_status kvb_discovery_set(
-    struct kvb_discovery *discovery, uint32_t source, const struct kvb_worker_list *list)
+kvb_status
+kvb_discovery_choose(const struct kvb_worker_list *list, struct kvb_worker_list *out_targets)
 {
     struct kvb_worker_list targets = { 0 };
 
@@ -684,15 +684,21 @@ kvb_status kvb_discovery_set(
             return status;
         }
     }
+    *out_targets = targets;
+    return KVB_OK;
+}
+
+void kvb_discovery_set(
+    struct kvb_discovery *discovery, uint32_t source, struct kvb_worker_list *targets)
+{
     (void)pthread_mutex_lock(&discovery->lock);
-    struct kvb_worker_list former = discovery->lists[source];
-    discovery->lists[source] = targets;
+    const struct kvb_worker_list former = discovery->lists[source];
+    discovery->lists[source] = *targets;
     discovery->is_new[source] = true;
     wake(discovery);
     (void)pthread_mutex_unlock(&discovery->lock);
-    /* Not under the lock: it may be long, and the ingest thread takes the lock for a hint. */
-    kvb_worker_list_done(&former);
-    return KVB_OK;
+    /* Not freed under the lock: it may be long, and the ingest thread takes the lock for a hint. */
+    *targets = former;
 }
 
 void kvb_discovery_retry(

@@ -54,11 +54,17 @@ void kvb_discovery_stop(struct kvb_discovery *discovery);
 /* Stops it first. */
 void kvb_discovery_free(struct kvb_discovery *discovery);
 
-/* Sets the workers of one source; only those with a `discover` URL are used.  A worker whose facts
- * alone differ is not asked again.  At most kvb_max_workers of all sources are discovered; the
- * others wait until one is removed, and a warning is logged.  KVB_NO_MEMORY */
-kvb_status kvb_discovery_set(
-    struct kvb_discovery *discovery, uint32_t source, const struct kvb_worker_list *list);
+/* The workers of a list that have a `discover` URL, by references.  *out_targets must be {0}.
+ * KVB_NO_MEMORY */
+kvb_status
+kvb_discovery_choose(const struct kvb_worker_list *list, struct kvb_worker_list *out_targets);
+
+/* Sets the workers of one source, which kvb_discovery_choose() has chosen; the caller frees those
+ * that *targets has then.  A worker whose facts alone differ is not asked again.  At most
+ * kvb_max_workers of all sources are discovered; the others wait until one is removed, and a
+ * warning is logged. */
+void kvb_discovery_set(
+    struct kvb_discovery *discovery, uint32_t source, struct kvb_worker_list *targets);
 
 /* A rank of this worker was connected or lost: ask its engine again.  Nothing happens if it is not
  * discovered. */

@@ -553,16 +553,18 @@ kvb_status kvb_bridge_take_list(
     enum kvb_verdict *out_verdicts, struct kvb_membership_result *out_answer)
 {
     struct bridge_command command = { .kind = command_list, .source = source };
+    KVB_OWN(kvb_worker_list_done) struct kvb_worker_list targets = { 0 };
 
     command.out_verdicts = out_verdicts;
+    /* What can fail comes first: once the list runs, discovery has it too. */
+    KVB_TRY(kvb_discovery_choose(list, &targets));
     KVB_TRY(kvb_worker_list_share(list, &command.list));
-    kvb_status status = request(bridge, &command, out_answer);
+    const kvb_status status = request(bridge, &command, out_answer);
     /* The list that was replaced, or this one if it was refused: not freed on the ingest thread. */
     kvb_worker_list_done(&command.list);
     /* Engines are asked only for workers of a list that runs. */
     if (status == KVB_OK || status == KVB_IO) {
-        const kvb_status asked = kvb_discovery_set(bridge->membership->discovery, source, list);
-        status = asked != KVB_OK ? asked : status;
+        kvb_discovery_set(bridge->membership->discovery, source, &targets);
     }
     return status;
 }
@@ -726,7 +728,9 @@ kvb_status kvb_bridge_start_sources(struct kvb_bridge *bridge)
     /* From here on commands are carried out, so those who give lists may wait for one.  Not before:
      * a list that comes over HTTP goes to discovery, too. */
     atomic_store(&bridge->is_running, true);
-    KVB_TRY(kvb_discovery_set(membership->discovery, KVB_SOURCE_FILE, &bridge->config->workers));
+    KVB_OWN(kvb_worker_list_done) struct kvb_worker_list targets = { 0 };
+    KVB_TRY(kvb_discovery_choose(&bridge->config->workers, &targets));
+    kvb_discovery_set(membership->discovery, KVB_SOURCE_FILE, &targets);
     kvb_dns_list_start(membership->dns_list);
     return membership->kubernetes ? kvb_kubernetes_start(membership->kubernetes) : KVB_OK;
 }

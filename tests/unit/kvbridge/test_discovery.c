@@ -3,6 +3,7 @@
 #include "control/control.h"
 #include "core/clock.h"
 #include "core/log.h"
+#include "fail_alloc.h"
 #include "kvbridge/discovery.h"
 #include "web_server.h"
 
@@ -45,6 +46,7 @@ static kvb_status take_answer(
 
 static void open_world(struct world *world)
 {
+    struct kvb_worker_list targets = { 0 };
     struct kvb_worker_spec spec;
     char url[128];
 
@@ -63,7 +65,9 @@ static void open_world(struct world *world)
     spec.events = "tcp://127.0.0.1:5557";
     spec.ranks = 1;
     assert_ok(kvb_worker_list_add(&world->list, &spec));
-    assert_ok(kvb_discovery_set(world->discovery, source, &world->list));
+    assert_ok(kvb_discovery_choose(&world->list, &targets));
+    kvb_discovery_set(world->discovery, source, &targets);
+    assert_int_equal(targets.count, 0); /* there was no list before */
 }
 
 static void close_world(struct world *world)
@@ -120,11 +124,33 @@ static void so_does_one_that_changes_while_the_bridge_takes_the_answer(void **st
     close_world(&world);
 }
 
+/* Either a list is there as a whole, or nothing has changed yet. */
+static void without_memory_nobody_is_chosen(void **state)
+{
+    struct world world;
+    kvb_status status = KVB_NO_MEMORY;
+
+    (void)state;
+    open_world(&world);
+    for (long n = 0; status != KVB_OK; n++) {
+        struct kvb_worker_list targets = { 0 };
+        fail_alloc_after(n);
+        status = kvb_discovery_choose(&world.list, &targets);
+        fail_alloc_after(-1);
+        assert_true(status == KVB_OK || status == KVB_NO_MEMORY);
+        assert_int_equal(targets.count, status == KVB_OK);
+        assert_true(n < 50);
+        kvb_worker_list_done(&targets);
+    }
+    close_world(&world);
+}
+
 SUITE(discovery)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_connection_that_changes_during_the_request_has_the_engine_asked_again),
         cmocka_unit_test(so_does_one_that_changes_while_the_bridge_takes_the_answer),
+        cmocka_unit_test(without_memory_nobody_is_chosen),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
