@@ -76,15 +76,11 @@ static kvb_status take_login_environment(struct kvctl_login *login, struct kvb_d
 {
     for (size_t i = 0; i < kvctl_login_fields; i++) {
         const char *name = login_fields[i].environment;
-        KVB_TRY(set_text(
-            field_of(login, i), login_fields[i].bytes,
-            secure_getenv(name), /* NOLINT(concurrency-mt-unsafe) */
-            name, detail));
+        KVB_TRY(
+            set_text(field_of(login, i), login_fields[i].bytes, secure_getenv(name), name, detail));
     }
     return set_text(
-        login->url, sizeof login->url,
-        secure_getenv("KVB_NATS_URL"), /* NOLINT(concurrency-mt-unsafe) */
-        "KVB_NATS_URL", detail);
+        login->url, sizeof login->url, secure_getenv("KVB_NATS_URL"), "KVB_NATS_URL", detail);
 }
 
 /* ---- Contexts ---- */
@@ -92,8 +88,8 @@ static kvb_status take_login_environment(struct kvctl_login *login, struct kvb_d
 static kvb_status
 find_nats_context(const char *name, char *path, size_t size, struct kvb_detail *detail)
 {
-    const char *config = secure_getenv("XDG_CONFIG_HOME"); /* NOLINT(concurrency-mt-unsafe) */
-    const char *home = secure_getenv("HOME");              /* NOLINT(concurrency-mt-unsafe) */
+    const char *config = secure_getenv("XDG_CONFIG_HOME");
+    const char *home = secure_getenv("HOME");
     const bool has_config = config && config[0] != '\0';
     const int len = snprintf(
         path, size, "%s%s/nats/context/%s.json",

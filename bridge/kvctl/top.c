@@ -669,8 +669,7 @@ static void take_signal(struct top *top)
 static bool enter_screen(void)
 {
     struct sigaction before[KVB_COUNT_OF(caught)];
-    // NOLINTNEXTLINE(concurrency-mt-unsafe): nothing changes the environment
-    const char *no_color = getenv("NO_COLOR"); /* no-color.org: set, and not empty */
+    const char *no_color = secure_getenv("NO_COLOR"); /* no-color.org: set, and not empty */
 
     /* curses would catch signals that come through signal_fd. */
     for (size_t i = 0; i < KVB_COUNT_OF(caught); i++) {
@@ -809,8 +808,7 @@ enum kvctl_exit kvctl_top(const struct kvctl_options *options)
         kvctl_say("--namespace, --component: 1 to 64 of A-Z a-z 0-9 _ -");
         return kvctl_usage;
     }
-    // NOLINTNEXTLINE(concurrency-mt-unsafe): nothing changes the environment
-    const char *term = getenv("TERM");
+    const char *term = secure_getenv("TERM");
     if (!isatty(STDOUT_FILENO) || !term || strcmp(term, "dumb") == 0) {
         kvctl_say(
             "top draws on a terminal, which stdout is not (or TERM is dumb): use `kvctl streams`");

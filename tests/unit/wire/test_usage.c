@@ -92,9 +92,8 @@ static int64_t at_distance(size_t before, size_t chunk)
 
     assert_non_null(answer);
     memset(answer, 'x', len);
-    memcpy(
-        answer + head, start, sizeof start - 1); /* NOLINT(bugprone-not-null-terminated-result) */
-    memcpy(answer + head + sizeof start - 1, number, sizeof number - 1); /* NOLINT */
+    memcpy(answer + head, start, sizeof start - 1);
+    memcpy(answer + head + sizeof start - 1, number, sizeof number - 1);
     for (size_t at = 0; at < len; at += chunk) {
         const size_t left = len - at;
         kvb_usage_feed(
@@ -127,7 +126,7 @@ static void a_quote_may_be_escaped_before_what_is_read(void **state)
     assert_non_null(answer);
     memset(answer, ' ', len);
     answer[0] = '\\';
-    memcpy(answer + 1, text, sizeof text - 1); /* NOLINT(bugprone-not-null-terminated-result) */
+    memcpy(answer + 1, text, sizeof text - 1);
     kvb_usage_feed(&finder, (kvb_span){ (const uint8_t *)answer, len });
     assert_int_equal(answer_of(&finder), none);
     answer[0] = ' ';
