@@ -283,7 +283,8 @@ def figure_of(line, program):
 def measure_one(program, options, folder, watch, take):
     path = HERE / program.path if program.is_script else folder / program.path
     # nats-server as docker-compose.yml starts it, for all that is measured on it.
-    env = {"KVB_BIN": str(folder), "GOGC": os.environ.get("GOGC", "800"), "GOMEMLIMIT": "192MiB"}
+    of_nats = {"GOMAXPROCS": "1", "GOGC": "200", "GOMEMLIMIT": "192MiB"}
+    env = {"KVB_BIN": str(folder), **{name: os.environ.get(name, value) for name, value in of_nats.items()}}
 
     def on_line(line):
         figure = figure_of(line, program)

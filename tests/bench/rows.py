@@ -135,9 +135,8 @@ INDEX = (
     # What ChainIndex took, the least of the others.
     row("index.bytes_per_membership", "How much does the process grow for each (worker, block)?",
         figure(".resident", "bytes", at_most(59), *peers(1)), corpus=128),
-    row("index.growth", "How long does the worst store take (CPU) while the index grows to 8 million blocks, its memory prepared "
-        "between two stores, as kvaggregator does when it is idle; and without that?",
-        figure(".worst", "ms", at_most(1)), figure(".unprepared", "ms")),
+    row("index.growth", "How long does the worst store take (CPU) while the index grows to 8 million blocks?",
+        figure(".worst", "ms", at_most(1))),
 )
 
 PATH = (

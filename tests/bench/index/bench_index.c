@@ -333,13 +333,10 @@ enum {
     growth_chain = 64, /* blocks of one store: a prompt that nobody else stores */
     growth_workers = 128,
     growth_max_runs = 21,
-    spare_nodes = 1 << 16, /* these two as the aggregator has them (loop.c) */
-    populated_bytes = 2 << 20,
 };
 
-/* One run from an empty index; CPU time of one store, in ns.  prepares: memory is populated ahead
- * between two stores, as the aggregator does when it is idle. */
-static uint32_t worst_store(size_t stores, bool prepares)
+/* One run from an empty index; CPU time of one store, in ns. */
+static uint32_t worst_store(size_t stores)
 {
     kvb_tokens_hash tokens[growth_chain];
     kvb_block_hash blocks[growth_chain];
@@ -355,8 +352,6 @@ static uint32_t worst_store(size_t stores, bool prepares)
             blocks[n].value = name = bench_mix(name ^ tokens[n].value);
         }
         const kvb_slot_ref slot = replay.slots[i % growth_workers];
-        while (prepares && kvb_prefix_index_prepare(replay.index, spare_nodes, populated_bytes)) {
-        }
         const uint64_t before_ns = bench_cpu_ns();
         bench_must(kvb_prefix_index_store(replay.index, slot, &run, NULL), "a store");
         const uint32_t took_ns = (uint32_t)(bench_cpu_ns() - before_ns);
@@ -372,21 +367,18 @@ static void row_growth(const struct bench *bench)
 {
     const size_t stores = bench_size(bench, growth_blocks / growth_chain);
     const uint64_t began_ns = kvb_clock_monotonic_ns();
-    uint32_t least_ns[2] = { UINT32_MAX, UINT32_MAX }; /* unprepared, prepared */
+    uint32_t min_worst_ns = UINT32_MAX;
     size_t runs = 0;
 
     bench_measure();
     do {
-        for (int prepares = 0; prepares < 2; prepares++) {
-            const uint32_t worst_ns = worst_store(stores, prepares);
-            least_ns[prepares] = worst_ns < least_ns[prepares] ? worst_ns : least_ns[prepares];
-        }
+        const uint32_t worst_ns = worst_store(stores);
+        min_worst_ns = worst_ns < min_worst_ns ? worst_ns : min_worst_ns;
     } while (++runs < growth_max_runs && bench_seconds_since(began_ns) < bench->seconds);
 
     /* The machine sometimes interrupts a run, but the index's own work is the same in every run, so
      * the run with the smallest worst store counts. */
-    bench_figure("index.growth.worst", least_ns[1] / 1e6, "ms");
-    bench_figure("index.growth.unprepared", least_ns[0] / 1e6, "ms");
+    bench_figure("index.growth.worst", min_worst_ns / 1e6, "ms");
 }
 
 /* ---- The program ---- */

@@ -76,7 +76,7 @@ class Line:
 class Place(measure.Place):
     def begin(self, engines, blocks):
         self.engines = engines
-        self.start_nats(env={"GOGC": "100"})  # Go's default: as it is installed
+        self.start_nats()
         self.start_fleet(
             "--workers", engines, "--ranks", 1, "--blocks", blocks, "--dialect", "vllm-0.31",
             "--rate", max(1, round(engines * REQUESTS_A_SECOND)), "--scale", 1 if blocks == BLOCKS else BLOCKS // blocks)
