@@ -138,6 +138,10 @@ class Program:
     def text(self):
         return self.log.read_text(errors="replace")
 
+    def wait_until_it_says(self, words):
+        """In its log, whose line may come a moment after what it tells of."""
+        wait_for(f"{self.name} says: {words}", lambda: words in self.text())
+
     def stop(self):
         """SIGTERM; returns the exit status.  A program that does not stop is a failure."""
         if self.is_running():

@@ -93,7 +93,7 @@ def test_a_stream_whose_engine_delivers_less_is_unverified_until_it_is_cleared(s
     assert (row["verdict"], row["short_requests"], row["evidence"]) == ("broken", 28, 1), row
     states = json.loads(fleet.aggregators[0].http("POST", "/query", {"token_ids": prompt(LIAR), "model": "m"})[1])["states"]
     assert states == {str(LIAR): {"0": "UNVERIFIED(audit)"}}
-    assert "delivers fewer cached tokens" in fleet.aggregators[0].text()
+    fleet.aggregators[0].wait_until_it_says("delivers fewer cached tokens")
     done = scene.kvctl("audit")
     table = done.stdout
     assert ["UNVERIFIED", "audit", "broken", "1", "90"] in [line.split()[2:7] for line in table.splitlines()], table

@@ -88,7 +88,7 @@ def test_a_silent_name_server_delays_nothing_and_no_stop(scene, names, web):
     assert stream(bridge, 8)["why"] == why
     wait_for("the load sources say why", lambda: sources(bridge)[8, "zmq"]["why"] == sources(bridge)[8, "prometheus"]["why"] == why)
     assert names.asked["good.fleet"] <= most_look_ups(begun), "for ZMQ and pages together"
-    assert "an engine's host name cannot be resolved; trying again" in bridge.text()
+    bridge.wait_until_it_says("an engine's host name cannot be resolved; trying again")
 
     # The next look-up lasts longer than this test waits for anything.
     failures = bridge.metric("kvb_dns_failures_total", reason="failure")

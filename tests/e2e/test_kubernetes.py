@@ -265,7 +265,7 @@ def test_while_the_api_is_away_all_workers_stay(scene, kube, pods):
     kube.come_back()
     wait_for("what happened meanwhile is known", has(bridge, "b"))
     wait_for("the state is watching", lambda: state(bridge)["kubernetes"]["state"] == "watching")
-    assert "the API server is unreachable or refuses: all workers stay" in bridge.text()
+    bridge.wait_until_it_says("the API server is unreachable or refuses: all workers stay")
 
 
 def test_a_kubeconfig_gives_the_api_and_the_identity(scene, kube, pods):

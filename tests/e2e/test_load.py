@@ -219,14 +219,14 @@ def test_a_page_that_falls_silent_leaves_the_figures_and_comes_back(scene, web):
     wait_for("the source is stale", lambda: sources(bridge)[7, "prometheus"]["state"] == "stale")
     wait_for("the aggregator has no load", lambda: not aggregator.get("/load")["endpoints"])
     loads.forget()
-    assert "a load source" in bridge.text()
+    bridge.wait_until_it_says("a load source")
     assert sources(bridge)[7, "prometheus"]["age_ms"] >= 3000
 
     web.pages["/metrics"] = page(4)
     web.start(web.port)
     loads.wait((7, 0), request_active_slots=4)
     wait_for("the source is fresh", lambda: sources(bridge)[7, "prometheus"]["state"] == "fresh")
-    assert "sends again" in bridge.text()
+    bridge.wait_until_it_says("sends again")
 
 
 # ---- The coordinator -----------------------------------------------------------------

@@ -131,7 +131,7 @@ def test_names_of_engines_are_resolved_over_http_and_nats(scene):
         "names": [], "adapters": ["sql-lora"], "listed": False, "left_out": 0})
     assert bridge.metric("kvb_model_lists_total", outcome="refused") >= 1
     assert bridge.metric("kvb_model_lists_total", outcome="ok") >= 3
-    assert "its list of models has several base models, and none of them is m" in bridge.text()
+    bridge.wait_until_it_says("its list of models has several base models, and none of them is m")
     assert doors.held("en-lora")[0] == 404
 
     # More names than a heartbeat carries: counted and said, and a worker with such a list may serve any.
@@ -140,7 +140,7 @@ def test_names_of_engines_are_resolved_over_http_and_nats(scene):
     assert len(served(aggregator)[2]["adapters"]) == 64
     assert served(aggregator)[2]["left_out"] >= 6
     wait_for("they are counted", lambda: bridge.metric("kvb_served_names_left_out") == 6)
-    assert "6 names are left out" in bridge.text()
+    bridge.wait_until_it_says("6 names are left out")
     assert doors.routed("chat")[1] == [1, 2, 3]
 
 

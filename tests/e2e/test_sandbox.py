@@ -53,7 +53,7 @@ class Traced:
         )
 
     def http(self, method, path, body=None):
-        return programs.Daemon.http(self, method, path, body)
+        return programs.Daemon._ask(self, method, path, body, None)
 
     def is_ready(self):
         return self.http("GET", "/readyz")[0] == 200

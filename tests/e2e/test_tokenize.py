@@ -248,7 +248,7 @@ def test_each_failure_of_an_engine_is_named_and_ends_in_time(scene, stubs):
     assert answer["scores"] == {}
     stub.manner = stub.good
     assert ask(aggregator, text=TEXT)[1]["tokens"] == "whole"
-    assert "an engine gave no tokens of a text" in aggregator.text()
+    aggregator.wait_until_it_says("an engine gave no tokens of a text")
 
 
 class Conversation:
@@ -367,7 +367,7 @@ def test_only_permitted_engines_are_requested(scene, stubs):
     assert status == 200 and is_unknown(answer, "tokenize_off: ")
     status, answer = ask(strict, text=TEXT)
     assert status == 200 and is_unknown(answer, "tokenize_unavailable: ")
-    assert "the address 127.0.0.1 is not allowed: it is not in the list of networks" in strict.text()
+    strict.wait_until_it_says("the address 127.0.0.1 is not allowed: it is not in the list of networks")
     assert stub.paths == []
     assert ask(none, text=TEXT)[0] == 200
     other = scene.engine()
@@ -376,6 +376,6 @@ def test_only_permitted_engines_are_requested(scene, stubs):
     wait_for("the aggregator follows all engines", lambda: follows(none, 3))
     status, answer = ask(none, text=TEXT, model="cloud")
     assert status == 200 and is_unknown(answer, "tokenize_unavailable: ")
-    assert "the address 169.254.169.254 is not allowed" in none.text()
+    none.wait_until_it_says("the address 169.254.169.254 is not allowed")
     status, answer = ask(none, text=TEXT, model="plain")
     assert status == 200 and is_unknown(answer, "tokenize_no_engine: ")
