@@ -128,7 +128,7 @@ static void note_nats(struct kvb_bridge *bridge, const struct kvb_action *action
 
 /* ---- Time ---- */
 
-/* Every 50 ms. */
+/* At most every 50 ms, in turns that something else has caused, or that come after rest_ns. */
 static void work_periodically(struct kvb_bridge *bridge, uint64_t now_ns)
 {
     kvb_bridge_watch_loads(bridge, now_ns);
@@ -284,11 +284,10 @@ static uint64_t sooner(uint64_t one, uint64_t other)
     return one < other ? one : other;
 }
 
-/* When there is something to do without input; 0: in each turn.  was_busy: the turn before had
- * work, and the pages do not show it yet. */
-static uint64_t due_ns_of(const struct kvb_bridge *bridge, bool was_busy, uint64_t now_ns)
+/* When there is something to do without input; 0: in each turn.  The periodic work is not counted:
+ * the next turn does it, and one comes at least every rest_ns. */
+static uint64_t due_ns_of(const struct kvb_bridge *bridge, uint64_t now_ns)
 {
-    struct kvb_server *server = &bridge->ingest->server;
     const struct bridge_publisher *publisher = bridge->publisher;
 
     /* Both look in each turn whether they can go on, and no descriptor tells. */
@@ -298,23 +297,22 @@ static uint64_t due_ns_of(const struct kvb_bridge *bridge, bool was_busy, uint64
     /* While all figures have expired there is nothing to publish, and nothing to wake up for. */
     const uint64_t loads_ns =
         now_ns < publisher->load_until_ns ? publisher->next_load_ns : UINT64_MAX;
-    const uint64_t pages_ns = was_busy ? server->next_work_ns : publisher->next_status_ns;
     return sooner(
-        sooner(kvb_visits_due_ns(&server->visits), sooner(pages_ns, publisher->next_status_ns)),
+        sooner(kvb_visits_due_ns(&bridge->ingest->server.visits), publisher->next_status_ns),
         sooner(kvb_bridge_refresh_due_ns(bridge), loads_ns));
 }
 
-static int wait_ms_of(const struct kvb_bridge *bridge, bool was_busy)
+static int wait_ms_of(const struct kvb_bridge *bridge)
 {
     const uint64_t now_ns = kvb_clock_monotonic_ns();
-    const uint64_t due_ns = sooner(due_ns_of(bridge, was_busy, now_ns), now_ns + rest_ns);
+    const uint64_t due_ns = sooner(due_ns_of(bridge, now_ns), now_ns + rest_ns);
     /* At least 20 ms: time alone never makes the thread turn more often, only input does. */
     const uint64_t wait_ns = due_ns < now_ns + poll_ns ? poll_ns : due_ns - now_ns;
 
     return (int)((wait_ns + KVB_NS_PER_MS - 1) / KVB_NS_PER_MS);
 }
 
-static void wait_for_sockets(struct kvb_bridge *bridge, bool has_more, bool was_busy)
+static void wait_for_sockets(struct kvb_bridge *bridge, bool has_more)
 {
     struct bridge_ingest *ingest = bridge->ingest;
     /* First without waiting: whether there is input decides about the write and the pause. */
@@ -330,7 +328,7 @@ static void wait_for_sockets(struct kvb_bridge *bridge, bool has_more, bool was_
         if (pause_ns > 0) {
             kvb_poller_pause(pause_ns);
         }
-        status = kvb_poller_wait(ingest->poller, wait_ms_of(bridge, was_busy));
+        status = kvb_poller_wait(ingest->poller, wait_ms_of(bridge));
     }
     if (status != KVB_OK) {
         kvb_bridge_count(bridge->shown, kvb_bridge_wait_failures, 1);
@@ -344,24 +342,15 @@ void *kvb_bridge_run(void *context)
     struct kvb_bridge *bridge = context;
     struct bridge_publisher *publisher = bridge->publisher;
     bool has_more = false;
-    bool was_busy = false;
 
     (void)pthread_setname_np(pthread_self(), "kvb-ingest"); /* for top -H; may fail */
     while (!atomic_load(&bridge->is_stopping)) {
-        wait_for_sockets(bridge, has_more, was_busy);
+        wait_for_sockets(bridge, has_more);
         const uint64_t now_ns = kvb_clock_monotonic_ns();
         atomic_store_explicit(&bridge->shown->turned_ns, now_ns, memory_order_relaxed);
 
-        /* Both are read before the turn, which changes them. */
-        const uint64_t work_ns = bridge->ingest->server.next_work_ns;
-        const bool is_busy = !kvb_poller_is_idle(bridge->ingest->poller) ||
-                             kvb_visits_due_ns(&bridge->ingest->server.visits) <= now_ns;
-
         /* Engines first: their events are what everybody waits for. */
         has_more = take_turn(bridge, now_ns);
-        /* The periodic work, which shows what came before it, comes before a turn's round. */
-        was_busy = is_busy || (was_busy && bridge->ingest->server.next_work_ns == work_ns);
-
         if (now_ns >= publisher->next_status_ns) {
             publisher->next_status_ns = now_ns + status_ns;
             kvb_bridge_publish_status(bridge, now_ns);

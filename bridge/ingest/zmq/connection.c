@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* A pong has 7 bytes, and pings are at least 200 ms apart. */
+/* A pong has 7 bytes, and pings are at least 500 ms apart. */
 enum { pong_bytes_a_second = 64 };
 
 static bool inode_of(int fd, uint64_t *out)

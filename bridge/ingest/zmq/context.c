@@ -31,7 +31,7 @@ enum {
     descriptors_per_context = 8, /* for its threads */
 };
 
-enum { min_ping_ms = 200, max_ping_ms = 4000, pings_a_second = 250 };
+enum { min_ping_ms = 500, max_ping_ms = 4000, pings_a_second = 250 };
 
 static size_t contexts_of(const struct kvb_zmq_size *size)
 {
