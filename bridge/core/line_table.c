@@ -93,14 +93,15 @@ size_t kvb_line_table_bytes(const struct kvb_line_table *table)
     return (table->line_count + table->spill_end) * sizeof(struct kvb_table_line);
 }
 
-bool kvb_line_table_populate(struct kvb_line_table *table, size_t count, size_t step)
+bool kvb_line_table_populate(struct kvb_line_table *table, size_t spare, size_t step)
 {
-    const size_t lines = count * 10 / table->room + 1;
     const size_t line = sizeof(struct kvb_table_line);
-    const size_t spilled = lines / (table->room == kvb_line_dense ? spilled_dense : spilled_roomy);
+    const size_t lines = (table->count + spare) * 10 / table->room + 1;
+    const size_t more = lines > table->line_count ? lines - table->line_count : 0;
+    const size_t spilled = more / (table->room == kvb_line_dense ? spilled_dense : spilled_roomy);
 
-    return kvb_region_populate(&table->lines, lines * line, step) ||
-           kvb_region_populate(&table->spill, spilled * line, step);
+    return kvb_region_populate(&table->lines, table->line_count * line, more * line, step) ||
+           kvb_region_populate(&table->spill, table->spill_end * line, spilled * line, step);
 }
 
 /* ---- Spill lines ---- */

@@ -83,8 +83,8 @@ kvb_status kvb_line_table_put_spilled(struct kvb_line_table *table, uint64_t has
 void kvb_line_table_split(struct kvb_line_table *table);
 void kvb_line_table_remove_spilled(struct kvb_line_table *table, uint64_t hash, uint32_t id);
 
-/* Makes the memory for `count` items resident, as kvb_region_populate() does. */
-bool kvb_line_table_populate(struct kvb_line_table *table, size_t count, size_t step);
+/* Makes the memory for `spare` items more resident, as kvb_region_populate() does. */
+bool kvb_line_table_populate(struct kvb_line_table *table, size_t spare, size_t step);
 
 /* Returns the memory that the table uses, in bytes. */
 size_t kvb_line_table_bytes(const struct kvb_line_table *table);

@@ -85,13 +85,16 @@ static size_t min_size(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-bool kvb_region_populate(struct kvb_region *region, size_t bytes, size_t step)
+bool kvb_region_populate(struct kvb_region *region, size_t used, size_t spare, size_t step)
 {
-    const size_t wanted = min_size(bytes, region->max_bytes) / huge_page_bytes * huge_page_bytes;
+    const size_t bytes = used + min_size(spare, region->max_bytes - used);
+    /* The first access to a part of a huge page makes all of it resident.  So the last huge page is
+     * included, unless it would be large beside what is in use: then the first access does it. */
+    const size_t wanted = used < huge_page_bytes / 2 ? bytes / huge_page_bytes * huge_page_bytes
+                                                     : round_up(bytes, huge_page_bytes);
     const size_t from = region->populated;
     const size_t to = min_size(from + round_up(step, huge_page_bytes), wanted);
 
-    /* Whole huge pages alone: the rest comes with its first use. */
     if (from >= wanted || kvb_region_reach(region, to) != KVB_OK) {
         return false;
     }

@@ -35,9 +35,10 @@ void kvb_region_close(struct kvb_region *region);
  * KVB_NO_MEMORY  nothing changed */
 kvb_status kvb_region_reach(struct kvb_region *region, size_t bytes);
 
-/* Makes memory resident before it is needed, in order: all huge pages (2 MiB) that are whole within
- * the first `bytes`.  One call populates at most `step` of it, rounded up to huge pages.  Returns
- * whether any is left.  It ends for good and silently where there is no memory, and on Linux before
- * 5.14: then the first access does it.  The memory counts against a memory limit of the control
- * group, whose kernel may end the process: the caller bounds it. */
-bool kvb_region_populate(struct kvb_region *region, size_t bytes, size_t step);
+/* Makes the next `spare` bytes after the first `used` resident before they are needed, in order. It
+ * populates whole huge pages (2 MiB): also the one that is wanted in part, once `used` is half a
+ * huge page.  One call populates at most `step` bytes, rounded up to huge pages.  Returns whether
+ * any is left.  It ends for good and silently where there is no memory, and on Linux before 5.14:
+ * then the first access does it.  The memory counts against a memory limit of the control group,
+ * whose kernel may end the process: the caller bounds it. */
+bool kvb_region_populate(struct kvb_region *region, size_t used, size_t spare, size_t step);

@@ -81,11 +81,14 @@ void kvb_holder_sets_close(struct kvb_holder_sets *sets)
     *sets = (struct kvb_holder_sets){ 0 };
 }
 
-bool kvb_holder_sets_populate(struct kvb_holder_sets *sets, size_t count, size_t step)
+bool kvb_holder_sets_populate(struct kvb_holder_sets *sets, size_t spare, size_t step)
 {
-    return kvb_region_populate(&sets->headers, count * sizeof(struct kvb_holder_set), step) ||
-           kvb_region_populate(&sets->leaves, count * sizeof(struct kvb_set_leaf), step) ||
-           kvb_line_table_populate(&sets->interned, count, step);
+    const size_t header = sizeof(struct kvb_holder_set);
+    const size_t leaf = sizeof(struct kvb_set_leaf);
+
+    return kvb_region_populate(&sets->headers, sets->header_end * header, spare * header, step) ||
+           kvb_region_populate(&sets->leaves, sets->leaf_end * leaf, spare * leaf, step) ||
+           kvb_line_table_populate(&sets->interned, spare, step);
 }
 
 size_t kvb_holder_sets_bytes(const struct kvb_holder_sets *sets)

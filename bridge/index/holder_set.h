@@ -93,8 +93,9 @@ uint32_t kvb_holder_sets_edit_with(
 uint32_t kvb_holder_sets_edit_without(
     struct kvb_holder_sets *sets, const kvb_set_id *ids, uint32_t count, uint32_t holder);
 
-/* Makes the memory for `count` sets of a leaf each resident, as kvb_region_populate() does. */
-bool kvb_holder_sets_populate(struct kvb_holder_sets *sets, size_t count, size_t step);
+/* Makes the memory for `spare` sets more, of a leaf each, resident, as kvb_region_populate()
+ * does. */
+bool kvb_holder_sets_populate(struct kvb_holder_sets *sets, size_t spare, size_t step);
 
 size_t kvb_holder_sets_bytes(const struct kvb_holder_sets *sets);
 

@@ -249,15 +249,17 @@ bool kvb_prefix_index_prepare(struct kvb_prefix_index *index, size_t spare, size
     const size_t left = used < index->options.max_nodes ? index->options.max_nodes - used : 0;
     const size_t nodes = spare < left ? spare : left;
     const size_t extents = nodes / nodes_an_extent;
-    const size_t groups = index->group_end + extents / kvb_extent_group;
-    const size_t sets = index->sets.interned.count + nodes / nodes_a_set;
+    const size_t groups = extents / kvb_extent_group;
+    const size_t group_bytes = kvb_extent_group * sizeof(struct prefix_extent);
 
-    return kvb_line_table_populate(&index->names, index->names.count + nodes, bytes) ||
-           kvb_line_table_populate(&index->edges, index->edges.count + extents, bytes) ||
+    return kvb_line_table_populate(&index->names, nodes, bytes) ||
+           kvb_line_table_populate(&index->edges, extents, bytes) ||
            kvb_region_populate(
-               &index->extents, groups * kvb_extent_group * sizeof(struct prefix_extent), bytes) ||
-           kvb_region_populate(&index->groups, groups * sizeof(struct prefix_group), bytes) ||
-           kvb_holder_sets_populate(&index->sets, sets, bytes);
+               &index->extents, index->group_end * group_bytes, groups * group_bytes, bytes) ||
+           kvb_region_populate(
+               &index->groups, index->group_end * sizeof(struct prefix_group),
+               groups * sizeof(struct prefix_group), bytes) ||
+           kvb_holder_sets_populate(&index->sets, nodes / nodes_a_set, bytes);
 }
 
 /* ---- Counting ---- */

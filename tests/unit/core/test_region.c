@@ -75,26 +75,50 @@ static size_t resident_pages(const struct kvb_region *region, size_t bytes)
     return count;
 }
 
-/* In steps; what lies in it stays, the rest of a huge page is left out, and it may be written. */
+/* In steps; what lies in it stays, and it may be written. */
 static void what_is_populated_takes_no_fault(void **state)
 {
     (void)state;
     const size_t huge = 2 << 20;
+    const size_t pages = huge / (size_t)sysconf(_SC_PAGESIZE);
     struct kvb_region region = { 0 };
 
     assert_ok(kvb_region_open(&region, max));
-    assert_false(kvb_region_populate(&region, huge - 1, huge));
-    assert_int_equal(region.bytes, 0);
     assert_ok(kvb_region_reach(&region, 1));
     region.base[0] = 7;
-    assert_true(kvb_region_populate(&region, 2 * huge + 1, 1));
-    assert_int_equal(resident_pages(&region, huge), huge / (size_t)sysconf(_SC_PAGESIZE));
-    assert_false(kvb_region_populate(&region, 2 * huge + 1, 1));
-    assert_int_equal(resident_pages(&region, 2 * huge), 2 * huge / (size_t)sysconf(_SC_PAGESIZE));
+    assert_true(kvb_region_populate(&region, 1, 2 * huge, 1));
+    assert_int_equal(resident_pages(&region, huge), pages);
+    assert_false(kvb_region_populate(&region, 1, 2 * huge, 1));
+    assert_int_equal(resident_pages(&region, 2 * huge), 2 * pages);
     assert_int_equal(region.base[0], 7);
     assert_int_equal(region.base[2 * huge - 1], 0);
     region.base[2 * huge - 1] = 1;
-    assert_false(kvb_region_populate(&region, SIZE_MAX, SIZE_MAX / 2));
+    assert_false(kvb_region_populate(&region, 1, SIZE_MAX, SIZE_MAX / 2));
+    assert_int_equal(region.populated, max);
+    kvb_region_close(&region);
+}
+
+/* The fault of a huge page is taken by its first access, so a part is populated as the whole.  A
+ * region of which less is in use than would be added is left as it is. */
+static void a_part_of_a_huge_page_is_populated_as_the_whole_unless_little_is_in_use(void **state)
+{
+    (void)state;
+    const size_t huge = 2 << 20;
+    const size_t pages = huge / (size_t)sysconf(_SC_PAGESIZE);
+    struct kvb_region region = { 0 };
+
+    assert_ok(kvb_region_open(&region, max));
+    assert_false(kvb_region_populate(&region, 0, huge - 1, huge));
+    assert_false(kvb_region_populate(&region, huge / 2 - 1, huge / 2, huge));
+    assert_int_equal(region.bytes, 0);
+    assert_false(kvb_region_populate(&region, huge / 2, 1, huge));
+    assert_int_equal(resident_pages(&region, huge), pages);
+    /* The next one before the first byte of it is needed. */
+    assert_false(kvb_region_populate(&region, huge, 0, huge));
+    assert_int_equal(region.bytes, huge);
+    assert_false(kvb_region_populate(&region, huge, 1, huge));
+    assert_int_equal(resident_pages(&region, 2 * huge), 2 * pages);
+    assert_false(kvb_region_populate(&region, max, 1, max));
     assert_int_equal(region.populated, max);
     kvb_region_close(&region);
 }
@@ -106,6 +130,7 @@ SUITE(region)
         cmocka_unit_test(growing_moves_nothing),
         cmocka_unit_test(an_endless_address_space_is_refused),
         cmocka_unit_test(what_is_populated_takes_no_fault),
+        cmocka_unit_test(a_part_of_a_huge_page_is_populated_as_the_whole_unless_little_is_in_use),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
