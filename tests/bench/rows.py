@@ -136,7 +136,7 @@ INDEX = (
     row("index.bytes_per_membership", "How much does the process grow for each (worker, block)?",
         figure(".resident", "bytes", at_most(59), *peers(1)), corpus=128),
     row("index.growth", "How long does the worst store take (CPU) while the index grows to 8 million blocks?",
-        figure(".worst", "ms", at_most(1))),
+        figure(".worst", "ms", at_most(1), *(ratio(1, peer) for peer in ("chainindex", "radixtree")))),
 )
 
 PATH = (

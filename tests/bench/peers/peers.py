@@ -51,6 +51,11 @@ def rows_of(workers):
     return rows
 
 
+# Stores into an empty index, by the two whose one thread does all the work.
+GROWTH = Row("growth", "index.growth.worst", ("index.growth.worst",), ("chainindex", "radixtree"))
+GROWTH_STORES = 125000  # as bench_index
+
+
 class Failed(Exception):
     """What prevents a figure."""
 
@@ -85,8 +90,9 @@ def figures_of(command):
     return figures
 
 
-def ours(corpus, row, seconds):
-    return figures_of([bench_program("bench_index"), "--seconds", format(seconds, "g"), "--input", corpus, row])
+def ours(options, row, seconds):
+    """options: further ones, like the corpus."""
+    return figures_of([bench_program("bench_index"), "--seconds", format(seconds, "g"), *options, row])
 
 
 # ---- One corpus ------------------------------------------------------------------
@@ -100,11 +106,11 @@ def workers_of(corpus):
     return workers
 
 
-def measure_row(program, corpus, title, row, peers, seconds):
+def measure_row(program, title, row, peers, seconds, our_options, their_words):
     """Figures of all contenders by name, of each round."""
     def take(side):
-        progress(f"{title}, {row.what}: {side}")
-        return ours(corpus, row.ours, seconds) if side == "ours" else figures_of([program, side, corpus, row.what, seconds])
+        progress(f"{title}: {side}")
+        return ours(our_options, row.ours, seconds) if side == "ours" else figures_of([program, side, *their_words, seconds])
 
     return measure.take_turns(("ours", *peers), ROUNDS, take)
 
@@ -141,7 +147,7 @@ def read_answers(path):
 def answer_alike(program, corpus, title, peers):
     """Does each index answer as we do?  Each query's answer, worker by worker, is in the checksum."""
     name = f"index.conversation.{workers_of(corpus)}"
-    right, right_answers, is_alike = ours(corpus, name, 0.01)[name + ".checksum"][0]["value"], None, True
+    right, right_answers, is_alike = ours(("--input", corpus), name, 0.01)[name + ".checksum"][0]["value"], None, True
     for peer in (peer for peer in ALONE if peer in peers):  # two threads do not say when a query is asked
         progress(f"answers, {title}: {PEERS[peer]}")
         kept = program.parent / "answers"
@@ -170,15 +176,26 @@ def compare(program, corpus, options):
         return True
     is_alike = answer_alike(program, corpus, title, {peer for row in rows for peer in peers_of(row, options)})
     for row in rows:
-        tell_all(measure_row(program, corpus, title, row, peers_of(row, options), options.seconds / ROUNDS), row,
-                 options)
+        taken = measure_row(program, f"{title}, {row.what}", row, peers_of(row, options), options.seconds / ROUNDS,
+                            ("--input", corpus), (corpus, row.what))
+        tell_all(taken, row, options)
     return is_alike
+
+
+def grow(program, options):
+    """The row that needs no corpus, and no answers."""
+    peers = peers_of(GROWTH, options)
+    if peers:
+        taken = measure_row(program, GROWTH.what, GROWTH, peers, options.seconds / ROUNDS, ["--small"] * options.small,
+                            (GROWTH.what, options.size(GROWTH_STORES)))
+        tell_all(taken, GROWTH, options)
 
 
 def main():
     options = measure.begin(__doc__)
     program = build()
     same = [compare(program, corpus, options) for corpus in options.inputs]
+    grow(program, options)
     return 0 if all(same) else 1
 
 

@@ -71,6 +71,17 @@ impl Usage {
     }
 }
 
+/// CPU time of this thread: page faults are in it, waiting for a busy core is not.
+pub fn cpu_ns() -> u64 {
+    // SAFETY: all zeros are a valid timespec, and clock_gettime writes only to it.
+    let now = unsafe {
+        let mut now: libc::timespec = std::mem::zeroed();
+        libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut now);
+        now
+    };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
 /// The value that `permille` of the values do not exceed; 0 if there are none.
 pub fn percentile(sorted: &[u64], permille: usize) -> u64 {
     let rank = (sorted.len() * permille).div_ceil(1000).max(1) - 1;

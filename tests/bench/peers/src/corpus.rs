@@ -7,6 +7,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"KVBCORP1");
 const HEADER_WORDS: usize = 8;
 const RECORD_WORDS: usize = 3;
 const PARENT_FLAG: u64 = 1 << 8;
+const STORE: u64 = 1;
 
 pub struct Corpus {
     pub workers: u32,
@@ -47,6 +48,20 @@ pub struct Records<'a> {
     left: &'a [u64],
 }
 
+/// Writes the words of a store without a parent.
+pub fn write_store(words: &mut Vec<u64>, worker: u32, blocks: &[u64], tokens: &[u64]) {
+    words.clear();
+    words.extend([u64::from(worker) << 32 | STORE, blocks.len() as u64, 0]);
+    words.extend_from_slice(blocks);
+    words.extend_from_slice(tokens);
+}
+
+impl<'a> Records<'a> {
+    pub fn of(words: &'a [u64]) -> Records<'a> {
+        Records { left: words }
+    }
+}
+
 impl<'a> Iterator for Records<'a> {
     type Item = Record<'a>;
 
@@ -58,7 +73,7 @@ impl<'a> Iterator for Records<'a> {
         let worker = (head[0] >> 32) as u32;
         let (record, rest) = match head[0] & 3 {
             0 => (Record::Query { tokens: hashes }, rest),
-            1 => {
+            STORE => {
                 let (tokens, rest) = rest.split_at_checked(count)?;
                 let parent = (head[0] & PARENT_FLAG != 0).then_some(head[2]);
                 (
@@ -158,9 +173,7 @@ impl Corpus {
     }
 
     pub fn records(&self) -> Records<'_> {
-        Records {
-            left: &self.words[HEADER_WORDS..],
-        }
+        Records::of(&self.words[HEADER_WORDS..])
     }
 
     pub fn queries(&self) -> impl Iterator<Item = &[u64]> {

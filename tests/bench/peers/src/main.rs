@@ -1,6 +1,6 @@
 //! bench_peers PEER CORPUS WHAT [SECONDS]: replays a corpus of the bench through another index
-//! and prints figures in the format of the bench's other programs.  ../README.md describes how each
-//! index is used and what is measured.
+//! and prints figures in the format of the bench's other programs.  bench_peers PEER growth STORES
+//! [SECONDS] needs no corpus.  ../README.md describes how each index is used and what is measured.
 
 mod answers;
 mod chain_index;
@@ -19,7 +19,13 @@ use smg::Radix;
 
 const USAGE: &str = "bench_peers chainindex|two_chainindex|crtc|radixtree CORPUS \
     conversation|quiet [SECONDS]\n\
-    bench_peers PEER CORPUS answers [FILE]";
+    bench_peers PEER CORPUS answers [FILE]\n\
+    bench_peers chainindex|radixtree growth STORES [SECONDS]";
+
+/// Of a row; without one, what is measured is measured once.
+fn seconds_of(word: Option<&str>) -> Option<f64> {
+    word.map_or(Some(0.0), |word| word.parse().ok())
+}
 
 fn measure<P: Peer>(
     make: impl Fn() -> P,
@@ -30,10 +36,20 @@ fn measure<P: Peer>(
     if what == "answers" {
         return Some(peer::answers(make(), corpus, rest));
     }
-    let seconds = rest.map_or(Some(0.0), |word| word.parse().ok())?;
+    let seconds = seconds_of(rest)?;
     match what {
         "conversation" => Some(peer::throughput(make, corpus, seconds)),
         "quiet" => Some(peer::quiet(make, corpus)),
+        _ => None,
+    }
+}
+
+/// Only the indexes of one thread: its CPU time is all that a store takes.
+fn grow(name: &str, stores: &str, rest: Option<&str>) -> Option<Vec<Figure>> {
+    let (stores, seconds) = (stores.parse().ok()?, seconds_of(rest)?);
+    match name {
+        "chainindex" => Some(peer::growth(Chain::<1>::new, stores, seconds)),
+        "radixtree" => Some(peer::growth(Radix::new, stores, seconds)),
         _ => None,
     }
 }
@@ -48,6 +64,9 @@ fn figures(words: &[String]) -> Result<Vec<Figure>, String> {
         return Err(USAGE.into());
     };
     let rest = rest.first().map(String::as_str);
+    if path == "growth" {
+        return grow(name, what, rest).ok_or_else(|| USAGE.into());
+    }
     let corpus = Corpus::load(path).map_err(|error| format!("{path}: {error}"))?;
     let measured = match name.as_str() {
         "chainindex" => measure(|| Chain::<1>::new(corpus.workers), &corpus, what, rest),

@@ -3,8 +3,8 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use crate::answers::{percentile, resident_bytes, Answers, Usage};
-use crate::corpus::{Corpus, Records};
+use crate::answers::{cpu_ns, percentile, resident_bytes, Answers, Usage};
+use crate::corpus::{write_store, Corpus, Records};
 
 pub trait Peer {
     /// Records in the types of the index.
@@ -125,4 +125,50 @@ pub fn quiet<P: Peer>(make: impl Fn() -> P, corpus: &Corpus) -> Vec<Figure> {
         figure("index.query.p50".into(), microseconds(500), "us", usage),
         figure("index.query.p99".into(), microseconds(990), "us", usage),
     ]
+}
+
+/// Spreads 64 bits over 64 bits, as bench_mix() of `../parts/bench.c`.
+fn mix(mut value: u64) -> u64 {
+    value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    value = (value ^ value >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ value >> 31
+}
+
+const GROWTH_CHAIN: usize = 64;
+const GROWTH_WORKERS: u32 = 128;
+
+/// Stores as grow() of `../index/bench_index.c` into an empty index.  `min_ns` is the CPU time of each
+/// store in its fastest run.
+fn grow<P: Peer>(mut peer: P, min_ns: &mut [u64]) {
+    let (mut tokens, mut blocks) = ([0; GROWTH_CHAIN], [0; GROWTH_CHAIN]);
+    let mut answers = Answers::new(GROWTH_WORKERS);
+    let mut words = Vec::new();
+
+    for (store, min_ns) in (0u32..).zip(min_ns) {
+        let mut name = 0;
+        for n in 0..GROWTH_CHAIN {
+            tokens[n] = mix(mix(u64::from(store) + 1).wrapping_add(n as u64));
+            name = mix(name ^ tokens[n]);
+            blocks[n] = name;
+        }
+        write_store(&mut words, store % GROWTH_WORKERS, &blocks, &tokens);
+        let prepared = P::prepare(Records::of(&words));
+        let before_ns = cpu_ns();
+        peer.replay(prepared, &mut answers);
+        *min_ns = cpu_ns().saturating_sub(before_ns).min(*min_ns);
+    }
+    tell_refused(&peer);
+}
+
+/// The CPU time of the worst of so many stores.  Runs are repeated until `seconds` are over, and are
+/// alike, because these indexes hash without a random key.
+pub fn growth<P: Peer>(make: impl Fn(u32) -> P, stores: usize, seconds: f64) -> Vec<Figure> {
+    let (began, usage) = (Instant::now(), Usage::now());
+    let mut min_ns = vec![u64::MAX; stores];
+
+    while min_ns.first() == Some(&u64::MAX) || began.elapsed().as_secs_f64() < seconds {
+        grow(make(GROWTH_WORKERS), &mut min_ns);
+    }
+    let worst_ms = min_ns.iter().max().map_or(0.0, |&ns| ns as f64 / 1e6);
+    vec![figure("index.growth.worst".into(), worst_ms, "ms", usage)]
 }
