@@ -28,6 +28,26 @@ size_t kvb_utf8_len(const uint8_t *at, size_t left)
     return 0;
 }
 
+bool kvb_utf8_is_whole(kvb_span text)
+{
+    size_t len = 1;
+
+    for (size_t at = 0; at < text.len; at += len) {
+        uint64_t eight = 0x80;
+
+        if (text.len - at >= sizeof eight) {
+            memcpy(&eight, text.data + at, sizeof eight);
+        }
+        /* Most of a text is ASCII, where eight bytes are looked at together. */
+        len =
+            eight & 0x8080808080808080 ? kvb_utf8_len(text.data + at, text.len - at) : sizeof eight;
+        if (len == 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
 bool kvb_utf8_is_plain(const char *text)
 {
     const uint8_t *at = (const uint8_t *)text;

@@ -407,19 +407,6 @@ write_prompt_tokens(const char *text, struct kvb_json_writer *json, struct kvb_d
     return KVB_OK;
 }
 
-/* Whole UTF-8, because the writer of JSON would replace other bytes, and the prompt with them. */
-static bool is_utf8(kvb_span text)
-{
-    for (size_t at = 0; at < text.len;) {
-        const size_t len = kvb_utf8_len(text.data + at, text.len - at);
-        if (len == 0) {
-            return false;
-        }
-        at += len;
-    }
-    return true;
-}
-
 /* The messages are passed on byte for byte, once they are known to be an array. */
 static kvb_status
 write_messages(kvb_span messages, struct kvb_json_writer *json, struct kvb_detail *detail)
@@ -487,7 +474,8 @@ static kvb_status write_prompt(
         return write_messages(text, json, detail);
     }
     if (options->text) {
-        if (!is_utf8(text)) {
+        /* The writer of JSON would replace other bytes, and the prompt with them. */
+        if (!kvb_utf8_is_whole(text)) {
             kvb_detail_set(detail, "--text: not UTF-8");
             return KVB_BAD_INPUT;
         }

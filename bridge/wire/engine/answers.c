@@ -624,7 +624,7 @@ static void put_method(struct server_info *info, kvb_span method)
 /* The answer has some thousand other values. */
 static kvb_status skip(struct kvb_json_scan *scan)
 {
-    struct kvb_json_budget budget = { .depth = 16, .containers = SIZE_MAX, .values = SIZE_MAX };
+    struct kvb_json_budget budget = kvb_json_depth(16);
 
     return kvb_json_skip(scan, &budget);
 }

@@ -402,6 +402,16 @@ kvb_status kvb_json_skip(struct kvb_json_scan *scan, struct kvb_json_budget *bud
     return skip_scalar(scan, budget);
 }
 
+kvb_status
+kvb_json_value(struct kvb_json_scan *scan, struct kvb_json_budget *budget, kvb_span *out_value)
+{
+    skip_space(scan);
+    const uint8_t *first = scan->at;
+    KVB_TRY(kvb_json_skip(scan, budget));
+    *out_value = (kvb_span){ first, (size_t)(scan->at - first) };
+    return KVB_OK;
+}
+
 kvb_status kvb_json_finish(struct kvb_json_scan *scan)
 {
     skip_space(scan);
@@ -440,9 +450,7 @@ static kvb_status read_object_member(
     const size_t at = find_field(fields, count, name);
     if (at == count) {
         /* Skipping allocates nothing, so only the depth is limited: it uses the stack. */
-        struct kvb_json_budget budget = { .depth = unknown_depth,
-                                          .containers = SIZE_MAX,
-                                          .values = SIZE_MAX };
+        struct kvb_json_budget budget = kvb_json_depth(unknown_depth);
         return kvb_json_skip(scan, &budget);
     }
     const uint32_t bit = (uint32_t)1 << at;

@@ -7,8 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Scans JSON text (strictly RFC 8259) without allocating: used by the fast RouterEvent decoder,
- * and to check text before json-c parses it.
+/* Scans JSON text (strictly RFC 8259) without allocating: used by the decoders of router events and
+ * of queries, and to check text before json-c parses it.
  *
  *     {"worker_id":7, "event": ... }
  *                  ^ at                  ^ end
@@ -29,6 +29,12 @@ struct kvb_json_budget {
     bool has_wide_integer; /* out: an integer beyond u64 and i64, which json-c would silently
                               replace by the nearest one */
 };
+
+/* A budget that limits the depth alone, which is what the stack is needed for. */
+static inline struct kvb_json_budget kvb_json_depth(unsigned depth)
+{
+    return (struct kvb_json_budget){ .depth = depth, .containers = SIZE_MAX, .values = SIZE_MAX };
+}
 
 struct kvb_json_scan kvb_json_scan_of(kvb_span text);
 
@@ -60,6 +66,10 @@ kvb_status kvb_json_string(struct kvb_json_scan *scan, kvb_span *out_raw);
 
 /* Skips one value of any type.  KVB_TOO_LARGE: the budget is used up. */
 kvb_status kvb_json_skip(struct kvb_json_scan *scan, struct kvb_json_budget *budget);
+
+/* The same, and says where it stands, without the white space before it. */
+kvb_status
+kvb_json_value(struct kvb_json_scan *scan, struct kvb_json_budget *budget, kvb_span *out_value);
 
 /* KVB_BAD_INPUT when more than white space is left. */
 kvb_status kvb_json_finish(struct kvb_json_scan *scan);

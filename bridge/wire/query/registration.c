@@ -240,7 +240,9 @@ read_registered_labels(const struct reading *reading, struct kvb_registration *o
     struct json_object *labels = kvb_json_member(reading->root, "labels");
 
     if (labels) {
-        KVB_TRY(kvb_labels_json_read(labels, &out->facts.labels, reading->detail));
+        const char *text = json_object_to_json_string_ext(labels, JSON_C_TO_STRING_PLAIN);
+        KVB_TRY(text ? KVB_OK : KVB_NO_MEMORY);
+        KVB_TRY(kvb_labels_json_read(kvb_span_of(text), &out->facts.labels, reading->detail));
     }
     return kvb_worker_facts_settle(&out->facts, reading->detail) == KVB_OK ? KVB_OK : KVB_NOT_FOUND;
 }

@@ -1,8 +1,8 @@
 #pragma once
 
+#include "core/span.h"
 #include "core/status.h"
 #include "model/query.h"
-#include "wire/json/tree.h"
 
 /* Reads the fields by which a query or a route request selects workers:
  *
@@ -13,13 +13,17 @@
  *     candidates  array of worker ids and of addresses as text: a worker must be one of these
  *     dry_run     boolean: answer only; do not record the request
  *
- * Each may be absent or null.
- *
- * KVB_NOT_FOUND  a field is wrong; detail names it      KVB_NO_MEMORY
+ * Each may be absent or null. */
+struct kvb_selection_members {
+    kvb_span policy, labels, role, candidates, dry_run; /* values, see wire/json/value.h */
+};
+
+/* KVB_NOT_FOUND  a field is wrong; detail names it      KVB_NO_MEMORY
  * On failure the query owns what was read so far, and the caller still frees it. */
 kvb_status kvb_selection_json_read(
-    struct json_object *root, struct kvb_selection *selection, struct kvb_detail *detail);
+    const struct kvb_selection_members *members, struct kvb_selection *selection,
+    struct kvb_detail *detail);
 
 /* Reads {name:value,...} and adds the pairs to *labels; errors as above. */
-kvb_status kvb_labels_json_read(
-    struct json_object *object, struct kvb_labels *labels, struct kvb_detail *detail);
+kvb_status
+kvb_labels_json_read(kvb_span object, struct kvb_labels *labels, struct kvb_detail *detail);

@@ -3,7 +3,6 @@
 #include "core/array.h"
 #include "core/limits.h"
 #include "core/own.h"
-#include "core/utf8.h"
 #include "wire/json/scan.h"
 #include "wire/json/writer.h"
 
@@ -13,7 +12,7 @@
 
 enum { max_text_depth = 32 /* of a member: schemas of tools are nested */ };
 
-/* ---- Cutting a query ---- */
+/* ---- The parts of a prompt in a query ---- */
 
 /* The members of a prompt, in the order of the engine's request, so that their order in the query
  * does not matter. */
@@ -28,6 +27,8 @@ enum part_number {
     prompt_part,
     part_count
 };
+
+_Static_assert((int)part_count == (int)kvb_query_part_count, "a place for each");
 
 /* clang-format off */
 static const struct part {
@@ -55,13 +56,6 @@ static const struct part {
 };
 /* clang-format on */
 
-/* Where the members of a prompt are in a query. */
-struct cutting {
-    const uint8_t *copied; /* up to here the query is in rest */
-    kvb_span values[part_count];
-    struct kvb_buf *rest; /* borrowed */
-};
-
 static size_t find_part(kvb_span key)
 {
     size_t i = 0;
@@ -70,17 +64,6 @@ static size_t find_part(kvb_span key)
         i++;
     }
     return i;
-}
-
-/* A value without the white space before it; it has at least one other byte. */
-static kvb_span without_space(kvb_span value)
-{
-    while (value.data[0] == ' ' || value.data[0] == '\t' || value.data[0] == '\n' ||
-           value.data[0] == '\r') {
-        value.data++;
-        value.len--;
-    }
-    return value;
 }
 
 static bool is_empty_value(kvb_span value)
@@ -98,67 +81,37 @@ static bool is_part_taken(const struct part *part, kvb_span value)
     return value.data[0] != 'n';
 }
 
-static kvb_status cut_value(struct cutting *cutting, size_t at, kvb_span value)
+kvb_status kvb_query_text_part(
+    struct kvb_query_parts *found, kvb_span key, struct kvb_json_scan *scan,
+    struct kvb_json_budget *budget, kvb_span *out_value)
 {
-    if (cutting->values[at].data) {
-        return KVB_NOT_FOUND; /* twice */
-    }
-    /* What stays behind is `true`: present, and of a type that the query's reader ignores. */
-    cutting->values[at] = value;
-    KVB_TRY(kvb_buf_append(cutting->rest, cutting->copied, (size_t)(value.data - cutting->copied)));
-    cutting->copied = value.data + value.len;
-    return kvb_buf_append_text(cutting->rest, "true");
-}
-
-static kvb_status cut_member(struct kvb_json_scan *scan, struct cutting *cutting)
-{
-    struct kvb_json_budget budget = { .depth = max_text_depth,
-                                      .containers = SIZE_MAX,
-                                      .values = SIZE_MAX };
-    kvb_span key = { 0 };
-
-    KVB_TRY(kvb_json_string(scan, &key));
-    KVB_TRY(kvb_json_expect(scan, ':'));
+    const struct kvb_json_scan before = *scan;
+    struct kvb_json_budget deeper = kvb_json_depth(max_text_depth);
+    struct kvb_json_budget spent = *budget;
     const size_t at = find_part(key);
-    const uint8_t *begin = scan->at;
-    /* Skipped whole, so that a text with brackets in its strings stays one value. */
-    KVB_TRY(kvb_json_skip(scan, &budget));
-    const kvb_span value = without_space((kvb_span){ begin, (size_t)(scan->at - begin) });
-    return at < part_count && is_part_taken(&parts[at], value) ? cut_value(cutting, at, value)
-                                                               : KVB_OK;
-}
 
-static kvb_status cut_object(kvb_span query, struct cutting *cutting)
-{
-    struct kvb_json_scan scan = kvb_json_scan_of(query);
-
-    KVB_TRY(kvb_json_expect(&scan, '{'));
-    do {
-        KVB_TRY(cut_member(&scan, cutting));
-    } while (kvb_json_take(&scan, ','));
-    KVB_TRY(kvb_json_expect(&scan, '}'));
-    KVB_TRY(kvb_json_finish(&scan));
-    return kvb_buf_append(
-        cutting->rest, cutting->copied, (size_t)(query.data + query.len - cutting->copied));
-}
-
-static bool is_utf8(kvb_span text)
-{
-    for (size_t at = 0; at < text.len;) {
-        const size_t len = kvb_utf8_len(text.data + at, text.len - at);
-        if (len == 0) {
-            return false;
-        }
-        at += len;
+    if (at == part_count) {
+        return kvb_json_value(scan, budget, out_value);
     }
-    return true;
+    kvb_status status = kvb_json_value(scan, &spent, out_value);
+    const bool is_large = status == KVB_TOO_LARGE;
+    if (is_large) {
+        *scan = before;
+        status = kvb_json_value(scan, &deeper, out_value);
+    }
+    if (status == KVB_OK && is_part_taken(&parts[at], *out_value)) {
+        found->is_large |= is_large;
+        found->is_twice |= found->values[at].data != NULL;
+        found->values[at] = *out_value;
+        return KVB_OK;
+    }
+    /* It is none, so it has no other limits than the rest of the query. */
+    *budget = spent;
+    return status == KVB_OK && is_large ? KVB_TOO_LARGE : status;
 }
 
 static kvb_status append_part(const struct part *part, kvb_span value, struct kvb_buf *members)
 {
-    if (!is_utf8(value)) {
-        return KVB_BAD_INPUT;
-    }
     KVB_TRY(
         kvb_buf_append_format(members, "%s\"%s\":", members->len > 0 ? "," : "", part->sent_as));
     return kvb_buf_append(members, value.data, value.len);
@@ -179,9 +132,7 @@ static void drop_ends(struct ends *ends)
 static kvb_status take_end(struct kvb_json_scan *scan, void *context)
 {
     struct ends *ends = context;
-    struct kvb_json_budget budget = { .depth = max_text_depth,
-                                      .containers = SIZE_MAX,
-                                      .values = SIZE_MAX };
+    struct kvb_json_budget budget = kvb_json_depth(max_text_depth);
 
     KVB_TRY(kvb_json_skip(scan, &budget));
     if (ends->count >= kvb_max_text_messages) {
@@ -201,9 +152,7 @@ static kvb_status read_messages(struct kvb_json_scan *scan, void *context)
 static kvb_status find_ends(struct ends *ends)
 {
     struct kvb_json_scan scan = kvb_json_scan_of(ends->members);
-    struct kvb_json_budget budget = { .depth = max_text_depth,
-                                      .containers = SIZE_MAX,
-                                      .values = SIZE_MAX };
+    struct kvb_json_budget budget = kvb_json_depth(max_text_depth);
     kvb_span key = { 0 };
 
     do {
@@ -233,43 +182,23 @@ static kvb_status take_members(struct kvb_buf *members, struct kvb_query_text *o
     return KVB_OK;
 }
 
-static kvb_status join_parts(const struct cutting *cutting, struct kvb_buf *members)
-{
-    /* A query with both is refused later. */
-    const bool is_chat = cutting->values[prompt_part].data == NULL;
-
-    for (size_t i = 0; i < part_count; i++) {
-        if (cutting->values[i].data && (is_chat || !parts[i].is_of_chats)) {
-            KVB_TRY(append_part(&parts[i], cutting->values[i], members));
-        }
-    }
-    return KVB_OK;
-}
-
-kvb_status kvb_query_text_cut(kvb_span query, struct kvb_query_text *out_text, struct kvb_buf *rest)
+kvb_status kvb_query_text_join(
+    const struct kvb_query_parts *found, size_t max_bytes, struct kvb_query_text *out_text)
 {
     KVB_OWN(kvb_buf_done) struct kvb_buf members = { 0 };
-    struct cutting cutting = { .copied = query.data, .rest = rest };
-    const size_t before = rest->len;
+    /* A query with both is refused later. */
+    const bool is_chat = found->values[prompt_part].data == NULL;
 
-    kvb_status status = cut_object(query, &cutting);
-    /* Not JSON, or no text in it: json-c reads it whole, and says what is wrong. */
-    if (status == KVB_BAD_INPUT || (status == KVB_OK && !cutting.values[prompt_part].data &&
-                                    !cutting.values[messages_part].data)) {
-        status = KVB_NOT_FOUND;
+    if (found->is_twice || (is_chat && !found->values[messages_part].data)) {
+        return KVB_NOT_FOUND;
     }
-    kvb_buf_init(&members, query.len + 64); /* "prompt" is longer than "text" */
-    if (status == KVB_OK) {
-        status = join_parts(&cutting, &members);
+    kvb_buf_init(&members, max_bytes + 64); /* "prompt" is longer than "text" */
+    for (size_t i = 0; i < part_count; i++) {
+        if (found->values[i].data && (is_chat || !parts[i].is_of_chats)) {
+            KVB_TRY(append_part(&parts[i], found->values[i], &members));
+        }
     }
-    if (status == KVB_OK) {
-        status = take_members(&members, out_text);
-    }
-    if (status != KVB_OK) {
-        /* json-c will be given the query itself. */
-        rest->len = before;
-    }
-    return status;
+    return take_members(&members, out_text);
 }
 
 /* ---- Asking an engine ---- */

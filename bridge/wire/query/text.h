@@ -4,8 +4,10 @@
 #include "core/span.h"
 #include "core/status.h"
 #include "model/query.h"
+#include "wire/json/scan.h"
 #include "wire/json/writer.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -25,18 +27,26 @@
  * a prompt only.
  * Threads: any thread. */
 
-/* Cuts the prompt out of a query.  The text is copied and never parsed, so that the engine is given
- * what the requester sent.
- *
- * On KVB_OK the caller owns *out_text, and the query without the members was appended to *rest:
- * each is replaced by `true`.
- * KVB_NOT_FOUND  the query has neither "text" nor "messages" of the right type, or one of the
- *                members twice, or is not JSON: nothing was made
- * KVB_BAD_INPUT  the prompt is not UTF-8
- * KVB_TOO_LARGE  nested too deep, or larger than *rest takes
+/* The members of a query that may belong to a prompt, where they stand in it. */
+enum { kvb_query_part_count = 8 };
+struct kvb_query_parts {
+    kvb_span values[kvb_query_part_count]; /* borrowed */
+    bool is_twice;                         /* one of them is there twice */
+    bool is_large;                         /* one of them exceeds the budget of other members */
+};
+
+/* Skips the value of a member, as kvb_json_value(), and notes it if the key, as it is spelt, is
+ * that of a part.  A part takes nothing of the budget and may be nested 32 deep. */
+kvb_status kvb_query_text_part(
+    struct kvb_query_parts *found, kvb_span key, struct kvb_json_scan *scan,
+    struct kvb_json_budget *budget, kvb_span *out_value);
+
+/* Copies the prompt out of a query of at most max_bytes.  The text is never parsed, so that the
+ * engine is given what the requester sent.  On KVB_OK the caller owns *out_text.
+ * KVB_NOT_FOUND  the query has neither "text" nor "messages" of the right type, or a part twice
  * KVB_NO_MEMORY */
-kvb_status
-kvb_query_text_cut(kvb_span query, struct kvb_query_text *out_text, struct kvb_buf *rest);
+kvb_status kvb_query_text_join(
+    const struct kvb_query_parts *found, size_t max_bytes, struct kvb_query_text *out_text);
 
 /* Appends the body of POST /tokenize.  Errors as kvb_buf_append(). */
 kvb_status kvb_tokenize_request_encode(const char *model, kvb_span members, struct kvb_buf *out);

@@ -50,10 +50,33 @@ static void every_three_bytes_are_read_as_the_definition_says(void **state)
     }
 }
 
+/* Eight bytes of ASCII are looked at together: a bad byte is found wherever it stands among them.
+ */
+static void a_text_is_whole_when_each_of_its_characters_is(void **state)
+{
+    uint8_t text[24];
+
+    (void)state;
+    assert_true(kvb_utf8_is_whole((kvb_span){ 0 }));
+    for (size_t at = 0; at < sizeof text; at++) {
+        memset(text, 'a', sizeof text);
+        assert_true(kvb_utf8_is_whole((kvb_span){ text, at }));
+        text[at] = 0xc3;
+        assert_false(kvb_utf8_is_whole((kvb_span){ text, sizeof text }));
+        assert_true(kvb_utf8_is_whole((kvb_span){ text, at }));
+        assert_false(kvb_utf8_is_whole((kvb_span){ text, at + 1 }));
+        if (at + 1 < sizeof text) {
+            text[at + 1] = 0xa9;
+            assert_true(kvb_utf8_is_whole((kvb_span){ text, sizeof text }));
+        }
+    }
+}
+
 SUITE(utf8)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_three_bytes_are_read_as_the_definition_says),
+        cmocka_unit_test(a_text_is_whole_when_each_of_its_characters_is),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
