@@ -26,6 +26,17 @@ uint64_t kvb_hash64_parts(const kvb_span *parts, size_t count, uint64_t seed)
     return (struct kvb_hash128){ .low = hash.low64, .high = hash.high64 };
 }
 
+[[gnu::hot]] uint64_t kvb_hash64_pair(const uint64_t words[2], uint64_t seed)
+{
+    return XXH3_64bits_withSeed(words, 2 * sizeof *words, seed);
+}
+
+[[gnu::hot]] struct kvb_hash128 kvb_hash128_triple(const uint64_t words[3], uint64_t seed)
+{
+    const XXH128_hash_t hash = XXH3_128bits_withSeed(words, 3 * sizeof *words, seed);
+    return (struct kvb_hash128){ .low = hash.low64, .high = hash.high64 };
+}
+
 struct kvb_hash_key kvb_hash_key_of(uint64_t secret)
 {
     const struct kvb_hash128 words =

@@ -18,6 +18,11 @@ uint64_t kvb_hash64_parts(const kvb_span *parts, size_t count, uint64_t seed);
 
 struct kvb_hash128 kvb_hash128(kvb_span bytes, uint64_t seed);
 
+/* The same of two and of three words, which takes half the time: XXH3 has a way of its own for each
+ * range of lengths, and here it is known. */
+uint64_t kvb_hash64_pair(const uint64_t words[2], uint64_t seed);
+struct kvb_hash128 kvb_hash128_triple(const uint64_t words[3], uint64_t seed);
+
 /* ---- For tables ----
  *
  * A keyed hash against hash flooding.  Engines and NATS clients choose the keys of our tables.  A

@@ -100,8 +100,7 @@ kvb_block_hash kvb_block_hash_root(kvb_tokens_hash first)
 {
     const uint64_t pair[] = { parent.value, tokens.value };
 
-    return (
-        kvb_block_hash){ kvb_hash64((kvb_span){ (const uint8_t *)pair, sizeof pair }, base_seed) };
+    return (kvb_block_hash){ kvb_hash64_pair(pair, base_seed) };
 }
 
 size_t kvb_tokens_hash_prompt(

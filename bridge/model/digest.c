@@ -10,8 +10,7 @@ item_of(const struct kvb_digest_key *key, enum kvb_tier tier, kvb_block_hash blo
 {
     const uint64_t words[] = { key->worker_id, key->dp_rank | (uint64_t)tier << 32, block.value };
 
-    return kvb_hash128(
-        (kvb_span){ .data = (const uint8_t *)words, .len = sizeof words }, key->seed);
+    return kvb_hash128_triple(words, key->seed);
 }
 
 static void add_hash_sum(struct kvb_hash128 *sum, struct kvb_hash128 item)

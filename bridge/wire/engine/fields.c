@@ -16,8 +16,6 @@ void kvb_engine_fields_begin(struct engine_fields *fields, const uint8_t *end)
 
 /* ---- Hashes ---- */
 
-enum { code_int64 = 0xd3 }; /* msgpack; a hash is large, so no shorter form matters */
-
 /* Uses the last 8 bytes, big-endian, of SHA-256 and similar hashes. */
 static kvb_status take_byte_hash(struct kvb_mp_cursor *cursor, uint64_t *out_hash)
 {
@@ -106,16 +104,23 @@ static bool read_hash_list(
         kvb_event_batch_reserve_hashes(batch, list->count) != KVB_OK) {
         return false;
     }
-    for (uint32_t i = 0; i < list->count; i++) {
-        uint64_t *hash = &batch->hashes[batch->hash_count + i].value;
-        /* A signed integer is an engine's choice for all its hashes, and republishing keeps it. */
-        batch->has_signed_hashes |= cursor->at < cursor->end && *cursor->at == code_int64;
-        if (kvb_engine_take_hash(cursor, hash) != KVB_OK) {
-            return false;
-        }
-        batch->habits.has_zero_hash |= *hash == 0;
+    kvb_engine_hash *hashes = batch->hashes + batch->hash_count;
+    bool is_read = true;
+    bool has_signed = false;
+    bool has_zero = false;
+
+    for (uint32_t i = 0; i < list->count && is_read; i++) {
+        /* A signed integer is an engine's choice for all its hashes, and republishing keeps it.  A
+         * hash is large, so no shorter form matters. */
+        has_signed |= cursor->at < cursor->end && *cursor->at == kvb_mp_code_int64;
+        /* The usual form first. */
+        is_read = kvb_mp_take_word(cursor, &hashes[i].value) ||
+                  kvb_engine_take_hash(cursor, &hashes[i].value) == KVB_OK;
+        has_zero |= is_read && hashes[i].value == 0;
     }
-    return true;
+    batch->has_signed_hashes |= has_signed;
+    batch->habits.has_zero_hash |= has_zero;
+    return is_read;
 }
 
 static bool read_token_list(

@@ -9,9 +9,7 @@ enum {
     code_float32 = 0xca,
     code_float64 = 0xcb,
     code_uint8 = 0xcc,
-    code_uint64 = 0xcf,
     code_int8 = 0xd0,
-    code_int64 = 0xd3,
     first_negative_fixint = 0xe0,
     last_positive_fixint = 0x7f
 };
@@ -77,7 +75,7 @@ take_integer(struct kvb_mp_cursor *cursor, uint64_t *out_bits, bool *out_negativ
         cursor->at++;
         return KVB_OK;
     }
-    if (code < code_uint8 || code > code_int64) {
+    if (code < code_uint8 || code > kvb_mp_code_int64) {
         return KVB_BAD_INPUT;
     }
     /* The low bits of the code are the width: 1, 2, 4 or 8 bytes. */
@@ -97,13 +95,8 @@ kvb_status kvb_mp_take_bits(struct kvb_mp_cursor *cursor, uint64_t *out_bits)
 {
     bool is_negative = false;
 
-    if (cursor_bytes_left(cursor) > sizeof *out_bits &&
-        *cursor->at == code_uint64) { /* fast path: hashes */
-        *out_bits = kvb_load_be64(cursor->at + 1);
-        cursor->at += 1 + sizeof *out_bits;
-        return KVB_OK;
-    }
-    return take_integer(cursor, out_bits, &is_negative);
+    return kvb_mp_take_word(cursor, out_bits) ? KVB_OK
+                                              : take_integer(cursor, out_bits, &is_negative);
 }
 
 /* Moves the cursor back to where the item began. */

@@ -2,6 +2,7 @@
 
 #include "core/span.h"
 #include "core/status.h"
+#include "wire/msgpack/small_integers.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -83,6 +84,23 @@ kvb_status kvb_mp_skip_any(struct kvb_mp_cursor *cursor, unsigned max_depth);
 /* The size of a value by its first byte.  0: the first byte does not determine the size, or the
  * value contains other values. */
 extern const uint8_t kvb_mp_sizes[256];
+
+/* The first byte of an integer of 8 bytes. */
+enum { kvb_mp_code_uint64 = 0xcf, kvb_mp_code_int64 = 0xd3 };
+
+/* Takes an integer that is written with 8 bytes, as hashes are: a negative one as two's complement.
+ * False: something else comes next.  No branch depends on the sign, because that of a hash is
+ * random. */
+static inline bool kvb_mp_take_word(struct kvb_mp_cursor *cursor, uint64_t *out_bits)
+{
+    if ((size_t)(cursor->end - cursor->at) <= sizeof *out_bits ||
+        !((*cursor->at == kvb_mp_code_uint64) | (*cursor->at == kvb_mp_code_int64))) {
+        return false;
+    }
+    *out_bits = kvb_load_be64(cursor->at + 1);
+    cursor->at += 1 + sizeof *out_bits;
+    return true;
+}
 
 /* Takes the header of an array; that many values follow. */
 static inline kvb_status kvb_mp_take_array(struct kvb_mp_cursor *cursor, uint32_t *out_count)

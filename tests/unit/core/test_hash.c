@@ -60,12 +60,28 @@ static void parts_hash_as_their_concatenation(void **state)
     assert_true(kvb_hash64_parts(NULL, 0, 1337) == kvb_hash64((kvb_span){ 0 }, 1337));
 }
 
+static void words_hash_as_their_bytes(void **state)
+{
+    (void)state;
+    const uint64_t words[] = { 1, UINT64_MAX, UINT64_C(0x123456789abcdef0) };
+    const kvb_span two = { (const uint8_t *)words, 2 * sizeof words[0] };
+    const kvb_span three = { (const uint8_t *)words, sizeof words };
+
+    for (uint64_t seed = 0; seed < 3; seed++) {
+        const struct kvb_hash128 wide = kvb_hash128(three, seed);
+        const struct kvb_hash128 of_words = kvb_hash128_triple(words, seed);
+        assert_true(kvb_hash64_pair(words, seed) == kvb_hash64(two, seed));
+        assert_true(of_words.low == wide.low && of_words.high == wide.high);
+    }
+}
+
 SUITE(hash)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(agrees_with_the_published_vector),
         cmocka_unit_test(hashes_empty_input_as_xxh3_does),
         cmocka_unit_test(parts_hash_as_their_concatenation),
+        cmocka_unit_test(words_hash_as_their_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
