@@ -29,6 +29,7 @@
 #include <sys/eventfd.h>
 #include <sys/random.h>
 
+enum { max_waiting = 16 }; /* messages; above this, the index thread applies them */
 enum { expired_a_tick = 4096, expired_blocks_a_tick = 1 << 16 }; /* a few ms at most */
 enum {
     reclaimed_a_turn = 250,     /* extents of the index; takes well under 250 us */
@@ -231,15 +232,15 @@ static bool take_whole_turn(struct kvb_aggregator *aggregator, uint64_t *out_now
 }
 
 /* Takes a turn in place of the index thread, which waits, with this message as the only one.  That
- * saves two thread switches.  False: that thread works, or others wait before or behind this one; a
- * burst is applied there while this thread receives. */
+ * saves two thread switches.  False: that thread works, or messages wait before this one, or many
+ * behind it: then that thread applies them while this one receives. */
 static bool apply_at_once(
     struct kvb_aggregator *aggregator, struct received *received,
     const struct kvb_bus_message *message)
 {
     uint64_t now_ns = 0;
 
-    if (kvb_bus_waiting(message) > 0 || !kvb_queries_try_index(aggregator)) {
+    if (kvb_bus_waiting(message) > max_waiting || !kvb_queries_try_index(aggregator)) {
         return false;
     }
     const bool is_next = !kvb_intake_has_rest(aggregator);
