@@ -5,10 +5,7 @@
 #include <stdbool.h>
 
 static const uint64_t window_ns = 10 * KVB_NS_PER_MS;
-static const uint64_t longest_pause_ns = KVB_NS_PER_MS;
-
-/* Above 2,000 runs a second a pause gathers two or more of them on average. */
-static const uint64_t run_spacing_ns = KVB_NS_PER_S / 2000;
+static const uint64_t longest_pause_ns = 2 * KVB_NS_PER_MS;
 
 /* Engines that send at random times have some repeats.  Up to an eighth, a stream's next batch
  * comes after some 80 ms on average. */
@@ -28,7 +25,8 @@ uint64_t kvb_coalescing_pause_ns(struct kvb_coalescing *coalescing, uint64_t now
     const uint64_t lasted_ns = now_ns - coalescing->began_ns;
 
     if (lasted_ns >= window_ns) {
-        const bool are_many = coalescing->runs >= lasted_ns / run_spacing_ns;
+        /* So many that at least one more comes in a pause, on average: 500 a second. */
+        const bool are_many = coalescing->runs >= lasted_ns / longest_pause_ns;
         const bool are_seldom = coalescing->repeats <= coalescing->runs / runs_a_repeat;
         *coalescing =
             (struct kvb_coalescing){ .windows = coalescing->windows + 1,

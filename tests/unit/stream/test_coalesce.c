@@ -46,8 +46,18 @@ static void many_engines_that_send_seldom_make_it_pause(void **state)
     (void)state;
     struct scene scene = begin();
 
-    assert_int_equal(run(&scene, 2048, 5, 100), 1000);
-    assert_int_equal(run(&scene, 1000, 20, 100), 1000);
+    assert_int_equal(run(&scene, 2048, 5, 100), 2000);
+    assert_int_equal(run(&scene, 1000, 20, 100), 2000);
+    assert_int_equal(run(&scene, 16, 41, 100), 2000);
+}
+
+/* A pause would gather nothing. */
+static void few_engines_are_served_at_once(void **state)
+{
+    (void)state;
+    struct scene scene = begin();
+
+    assert_int_equal(run(&scene, 8, 41, 100), 0);
 }
 
 /* A fast engine beside many slow ones makes up an eighth of the runs, or does not count. */
@@ -71,7 +81,7 @@ static void it_ends_when_engines_fall_silent(void **state)
     (void)state;
     struct scene scene = begin();
 
-    assert_int_equal(run(&scene, 2048, 5, 100), 1000);
+    assert_int_equal(run(&scene, 2048, 5, 100), 2000);
     scene.now_us += 10000;
     (void)pause_us(&scene);
     scene.now_us += 10000;
@@ -86,7 +96,7 @@ static void a_burst_after_a_long_rest_is_served_at_once(void **state)
 
     (void)pause_us(&scene);
     scene.now_us += 20000;
-    for (unsigned i = 0; i < 39; i++) {
+    for (unsigned i = 0; i < 9; i++) {
         kvb_coalescing_note(&scene.coalescing, &scene.newest[i]);
     }
     assert_int_equal(pause_us(&scene), 0);
@@ -96,6 +106,7 @@ SUITE(coalesce)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(many_engines_that_send_seldom_make_it_pause),
+        cmocka_unit_test(few_engines_are_served_at_once),
         cmocka_unit_test(a_fast_engine_among_many_is_served_at_once),
         cmocka_unit_test(it_ends_when_engines_fall_silent),
         cmocka_unit_test(a_burst_after_a_long_rest_is_served_at_once),
