@@ -34,7 +34,7 @@ enum { expired_a_tick = 4096, expired_blocks_a_tick = 1 << 16 }; /* a few ms at 
 enum {
     reclaimed_a_turn = 250,     /* extents of the index; takes well under 250 us */
     populated_a_turn = 2 << 20, /* bytes of the index's memory; takes 0.1 to 5 ms */
-    min_spare_nodes = 1 << 16,  /* populated ahead: an eighth of what the index has, at least */
+    min_spare_nodes = 1 << 15,  /* populated ahead: a sixteenth of what the index has, at least */
     max_spare_nodes = 1 << 20,  /* this, and at most this, which is some 64 MB */
     rest_wait_ms = 1000         /* for the answers to waiting requests, at the end */
 };
@@ -205,7 +205,7 @@ static bool tidy_index(struct kvb_aggregator *aggregator)
         return true;
     }
     kvb_prefix_index_count(aggregator->index, &counters);
-    size_t spare = counters.nodes / 8;
+    size_t spare = counters.nodes / 16;
     spare = spare < min_spare_nodes ? min_spare_nodes : spare;
     spare = spare > max_spare_nodes ? max_spare_nodes : spare;
     return kvb_prefix_index_prepare(aggregator->index, spare, populated_a_turn);

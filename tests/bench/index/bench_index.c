@@ -341,7 +341,7 @@ enum {
  * when it is idle. */
 static void grow(size_t stores, bool is_prepared, uint32_t *min_ns)
 {
-    enum { spare_nodes = 1 << 16 };
+    enum { spare_nodes = 1 << 15 };
     kvb_tokens_hash tokens[growth_chain];
     kvb_block_hash blocks[growth_chain];
     const struct kvb_index_run run = { .blocks = blocks, .tokens = tokens, .count = growth_chain };
