@@ -67,14 +67,16 @@ struct quad {
 
 /* after1[i]: where the next integer begins if one begins at byte i.  This function composed with
  * itself gives the following ones (pointer jumping): after2[i] = after1[after1[i]].  So four
- * integers cost one chain of a load and eight dependent steps. */
-[[gnu::target("ssse3")]] static inline struct quad find_quad(__m128i bytes, __m128i has_width)
+ * integers cost one chain of a load and seven dependent steps. */
+[[gnu::target("ssse3")]] static inline struct quad find_quad(__m128i bytes)
 {
-    const __m128i widths = _mm_setr_epi8(1, 2, 4, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+    const __m128i widths = _mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 4, 0);
     const __m128i following = _mm_setr_epi8(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16);
     const __m128i each = _mm_setr_epi8(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
-    const __m128i width = _mm_shuffle_epi8(widths, _mm_and_si128(bytes, _mm_set1_epi8(3)));
-    const __m128i after1 = _mm_add_epi8(following, _mm_and_si128(width, has_width));
+    /* Chosen by the low four bits of a code.  A shuffle gives 0 where the highest bit is set: here,
+     * that of a number without a width. */
+    const __m128i width = _mm_shuffle_epi8(widths, _mm_xor_si128(bytes, _mm_set1_epi8((char)0x80)));
+    const __m128i after1 = _mm_add_epi8(following, width);
     const __m128i after2 = _mm_shuffle_epi8(after1, after1);
     const __m128i after3 = _mm_shuffle_epi8(after1, after2);
     const __m128i after4 = _mm_shuffle_epi8(after2, after2);
@@ -128,7 +130,7 @@ quad_numbers(__m128i bytes, __m128i bytes_from_16, const struct quad *quad)
 {
     const __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)at);
     const __m128i has_width = _mm_cmpgt_epi8(_mm_setzero_si128(), bytes);
-    const struct quad quad = find_quad(bytes, has_width);
+    const struct quad quad = find_quad(bytes);
 
     if (!are_quad_small(bytes, has_width, &quad)) {
         return 0;
