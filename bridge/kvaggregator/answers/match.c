@@ -13,7 +13,7 @@
 /* ---- Rows that are written through a pointer (kvb_json_write_open()) ---- */
 
 enum {
-    row_bytes = 256, /* the longest row without its ranks: five numbers and their names */
+    row_bytes = 256, /* the longest part of a row without its ranks: six numbers and their names */
     rank_bytes = 48  /* "4294967295":18446744073709551615, */
 };
 
@@ -73,14 +73,8 @@ static char *put_row_disks(char *at, uint64_t disk, uint64_t all)
     return all > disk ? put_row_pair(at, ",", "external", all) : at;
 }
 
-static void write_overlap_tokens(
-    struct kvb_json_writer *json, const struct kvb_overlap *overlap, bool with_device)
+static char *put_row_tokens(char *at, const struct kvb_overlap *overlap, bool with_device)
 {
-    char *at = kvb_json_write_open(json, row_bytes);
-
-    if (!at) {
-        return;
-    }
     at = put_row_text(put_row_name(at, "", "tokens"), "{");
     if (with_device) {
         at = put_row_pair(at, "", "device", tokens_up_to(overlap, KVB_TIER_DEVICE));
@@ -89,7 +83,7 @@ static void write_overlap_tokens(
     at = put_row_pair(at, "", "host", tokens_up_to(overlap, KVB_TIER_HOST));
     at = put_row_disks(
         at, tokens_up_to(overlap, KVB_TIER_DISK), tokens_up_to(overlap, KVB_TIER_EXTERNAL));
-    kvb_json_write_close(json, put_row_text(at, "}"));
+    return put_row_text(at, "}");
 }
 
 /* ---- Tiers ---- */
@@ -126,7 +120,10 @@ static void write_store(struct kvb_json_writer *json, const struct kvb_overlap *
     kvb_json_write_pair_text(json, "state", kvb_stream_state_name(follower->state));
     kvb_json_write_pair_text(json, "reason", kvb_stream_reason_name(follower->reason));
     write_unverified_tiers(json, overlap);
-    write_overlap_tokens(json, overlap, false);
+    char *at = kvb_json_write_open(json, row_bytes);
+    if (at) {
+        kvb_json_write_close(json, put_row_tokens(at, overlap, false));
+    }
     kvb_json_write_end(json, '}');
 }
 
@@ -230,8 +227,34 @@ struct columns {
     bool with_hits;       /* the query is given as tokens */
 };
 
+/* Where the row before says its namespace and component: neighbours mostly have the same. */
+struct place {
+    const struct kvb_stream_id *id; /* NULL: there is no row before */
+    size_t at, bytes;               /* in the answer */
+};
+
+static void write_overlap_place(
+    struct kvb_json_writer *json, const struct kvb_stream_id *id, struct place *before)
+{
+    const bool is_same = before->id && strcmp(before->id->component, id->component) == 0 &&
+                         strcmp(before->id->name_space, id->name_space) == 0;
+    char *at = is_same ? kvb_json_write_open(json, before->bytes) : NULL;
+
+    if (at) {
+        memcpy(at, json->out->data + before->at, before->bytes);
+        kvb_json_write_close(json, at + before->bytes);
+        return;
+    }
+    before->at = json->out->len + 1; /* behind the comma */
+    kvb_json_write_pair_text(json, "namespace", id->name_space);
+    kvb_json_write_pair_text(json, "component", id->component);
+    before->bytes = json->out->len - before->at;
+    before->id = json->status == KVB_OK ? id : NULL;
+}
+
 /* Begins a row. */
-static void write_overlap_id(struct kvb_json_writer *json, const struct kvb_stream_id *id)
+static void
+write_overlap_id(struct kvb_json_writer *json, const struct kvb_stream_id *id, struct place *before)
 {
     char *at = kvb_json_write_open(json, row_bytes);
 
@@ -239,13 +262,14 @@ static void write_overlap_id(struct kvb_json_writer *json, const struct kvb_stre
         at = put_row_pair(at, "{", "worker_id", id->worker_id);
         kvb_json_write_close(json, put_row_pair(at, ",", "dp_rank", id->dp_rank));
     }
-    kvb_json_write_pair_text(json, "namespace", id->name_space);
-    kvb_json_write_pair_text(json, "component", id->component);
+    write_overlap_place(json, id, before);
 }
 
 /* The names of states and reasons need no escapes. */
 static void write_overlap_state(struct kvb_json_writer *json, const struct kvb_overlap *overlap)
 {
+    /* A prompt that is shorter than a block has none: then nothing of it is held. */
+    const double all_blocks = (double)(overlap->request_blocks ? overlap->request_blocks : 1);
     char *at = kvb_json_write_open(json, row_bytes);
 
     if (at) {
@@ -253,41 +277,56 @@ static void write_overlap_state(struct kvb_json_writer *json, const struct kvb_o
         at = put_row_text(at, kvb_stream_state_name(overlap->follower->state));
         at = put_row_text(put_row_name(at, "\",", "reason"), "\"");
         at = put_row_text(at, kvb_stream_reason_name(overlap->follower->reason));
-        kvb_json_write_close(json, put_row_pair(at, "\",", "blocks", overlap->blocks));
+        at = put_row_pair(at, "\",", "blocks", overlap->blocks);
+        kvb_json_write_close(json, put_row_name(at, ",", "percent"));
+        json->is_after_value = false;
     }
+    kvb_json_write_number(json, 100.0 * (double)overlap->blocks / all_blocks);
 }
 
-/* A member whose name needs no escapes. */
-[[gnu::always_inline]] static inline void
-write_row_pair(struct kvb_json_writer *json, const char *name, uint64_t value)
+static void write_overlap_doubts(struct kvb_json_writer *json, const struct kvb_overlap *overlap)
 {
     char *at = kvb_json_write_open(json, row_bytes);
 
     if (at) {
-        kvb_json_write_close(json, put_row_pair(at, "", name, value));
+        kvb_json_write_close(
+            json, put_row_pair(at, "", "doubtful", overlap->follower->heartbeat.doubtful));
     }
+    write_unverified_tiers(json, overlap);
+}
+
+static void write_overlap_held(
+    struct kvb_json_writer *json, const struct kvb_overlap *overlap, struct columns columns)
+{
+    char *at = kvb_json_write_open(json, row_bytes);
+
+    if (!at) {
+        return;
+    }
+    if (columns.with_block_size) {
+        at = put_row_pair(at, "", "block_size", overlap->shape.block_size);
+        *at++ = ',';
+    }
+    at = put_row_tokens(at, overlap, true);
+    if (columns.with_hits) {
+        at = put_row_pair(at, ",", "hit_tokens", overlap->hit_tokens);
+    }
+    kvb_json_write_close(json, at);
 }
 
 static void write_overlap_worker(
-    struct kvb_json_writer *json, const struct kvb_overlap *overlap, struct columns columns)
+    struct kvb_json_writer *json, const struct kvb_overlap *overlap, struct columns columns,
+    struct place *before)
 {
     const struct kvb_follower *follower = overlap->follower;
-    /* A prompt that is shorter than a block has none: then nothing of it is held. */
-    const double all_blocks = (double)(overlap->request_blocks ? overlap->request_blocks : 1);
 
-    write_overlap_id(json, &follower->id);
+    write_overlap_id(json, &follower->id, before);
     write_overlap_state(json, overlap);
-    kvb_json_write_pair_number(json, "percent", 100.0 * (double)overlap->blocks / all_blocks);
-    write_row_pair(json, "doubtful", follower->heartbeat.doubtful);
-    write_unverified_tiers(json, overlap);
-    if (columns.with_block_size) {
-        write_row_pair(json, "block_size", overlap->shape.block_size);
+    write_overlap_doubts(json, overlap);
+    write_overlap_held(json, overlap, columns);
+    if (overlap->has_facts) {
+        kvb_worker_facts_json_write(&follower->heartbeat.facts, json);
     }
-    write_overlap_tokens(json, overlap, true);
-    if (columns.with_hits) {
-        write_row_pair(json, "hit_tokens", overlap->hit_tokens);
-    }
-    kvb_worker_facts_json_write(&follower->heartbeat.facts, json);
     kvb_json_write_end(json, '}');
 }
 
@@ -304,13 +343,14 @@ kvb_status kvb_answer_match(
     const size_t holders = ctx->overlap_count;
     const size_t shown = holders < max_rows ? holders : max_rows;
     struct kvb_json_writer json = kvb_json_writer_of(out);
+    struct place before = { 0 };
 
     kvb_json_write_begin(&json, '{');
     kvb_json_write_pair_u64(&json, "block_size", head.block_size);
     kvb_json_write_pair_u64(&json, "blocks", head.blocks);
     kvb_json_write_pair_begin(&json, "workers", '[');
     for (size_t i = 0; i < shown; i++) {
-        write_overlap_worker(&json, &ctx->overlaps[i], columns);
+        write_overlap_worker(&json, &ctx->overlaps[i], columns, &before);
     }
     kvb_json_write_end(&json, ']');
     if (shown < holders) {

@@ -61,6 +61,40 @@ static void match_lists_every_holder_best_first(void **state)
     scene_done(&scene);
 }
 
+/* A row may repeat what the row before says of them: one of the same component, one of another. */
+static void match_names_the_namespace_and_component_of_each_row(void **state)
+{
+    (void)state;
+    static const char *const components[] = { "a", "a", "b", "b" };
+    static const char *const rows[] = {
+        "{\"worker_id\":4,\"dp_rank\":0,\"namespace\":\"dynamo\",\"component\":\"b\",\"state\"",
+        "{\"worker_id\":3,\"dp_rank\":0,\"namespace\":\"dynamo\",\"component\":\"b\",\"state\"",
+        "{\"worker_id\":2,\"dp_rank\":0,\"namespace\":\"dynamo\",\"component\":\"a\",\"state\"",
+        "{\"worker_id\":1,\"dp_rank\":0,\"namespace\":\"dynamo\",\"component\":\"a\",\"state\"",
+    };
+    struct kvb_query query = scene_query(96, "m");
+    struct kvb_detail detail = { { 0 } };
+    struct kvb_buf buf = new_buf();
+    struct scene scene;
+    scene_empty(&scene);
+
+    for (uint32_t i = 0; i < KVB_COUNT_OF(components); i++) {
+        scene.component = components[i];
+        scene_hold(
+            &scene, &(struct scene_holding){ i + 1, 0, "m", 16, KVB_TIER_DEVICE, i + 1, false });
+    }
+    assert_ok(kvb_answer_match(&scene.ctx, &query, all_rows, &buf, &detail));
+    assert_ok(kvb_buf_append(&buf, "", 1));
+    const char *at = (const char *)buf.data;
+    for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
+        at = strstr(at, rows[i]);
+        assert_non_null(at);
+    }
+    kvb_buf_done(&buf);
+    kvb_query_done(&query);
+    scene_done(&scene);
+}
+
 static void match_counts_the_rows_that_it_left_out(void **state)
 {
     (void)state;
@@ -786,6 +820,7 @@ SUITE(answers)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(match_lists_every_holder_best_first),
+        cmocka_unit_test(match_names_the_namespace_and_component_of_each_row),
         cmocka_unit_test(match_counts_the_rows_that_it_left_out),
         cmocka_unit_test(match_without_a_hit_still_describes_the_query),
         cmocka_unit_test(ranks_of_two_components_with_one_worker_id_are_merged),
