@@ -6,7 +6,6 @@
 #include "wire/query/text.h"
 #include "wire/router/heartbeat.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -572,12 +571,15 @@ static bool is_not_exact(const struct kvb_overlap *overlap)
 static void write_state(struct kvb_json_writer *json, const struct kvb_overlap *overlap)
 {
     const char *reason = kvb_stream_reason_name(overlap->follower->reason);
-    char text[64];
+    char *at = kvb_json_write_open(json, row_bytes);
 
-    (void)snprintf(
-        text, sizeof text, *reason ? "%s(%s)" : "%s",
-        kvb_stream_state_name(overlap->follower->state), reason);
-    kvb_json_write_text(json, text);
+    if (at) {
+        at = put_row_text(put_row_text(at, "\""), kvb_stream_state_name(overlap->follower->state));
+        if (*reason) {
+            at = put_row_text(put_row_text(put_row_text(at, "("), reason), ")");
+        }
+        kvb_json_write_close(json, put_row_text(at, "\""));
+    }
 }
 
 /* {"unverified_tiers":{tier:reason}} */
