@@ -465,17 +465,18 @@ struct path {
     kvb_set_id set;
 };
 
-/* Prefetches the line of `edges` that tells where the query goes on below the last of the extent's
- * `common` nodes, before their holders are looked at.  In most queries that line is the only memory
- * that is not in the cache: the prompts of a fleet have few beginnings and many continuations, and
- * the extent of a beginning goes on with one of them. */
+/* Prefetches the line of `edges` that tells where the query goes on below the extent's last node,
+ * before its blocks are compared.  In most queries that line is the only memory that is not in the
+ * cache: the prompts of a fleet have few beginnings and many continuations. */
 [[gnu::always_inline]] static inline void expect_edge(
     const struct kvb_prefix_index *index, const struct path *path,
-    const struct prefix_extent *extent, uint32_t common, size_t left)
+    const struct prefix_extent *extent, size_t left)
 {
-    if (common < left && extent->kids[common - 1] != 0) {
-        const uint32_t node = path->node + common - 1;
-        const uint64_t tokens = path->query[path->depth + common];
+    const uint32_t last = extent->len - 1U;
+
+    if (extent->len < left && extent->kids[last] != 0) {
+        const uint32_t node = path->node + last;
+        const uint64_t tokens = path->query[path->depth + extent->len];
         kvb_line_table_prefetch(&index->edges, kvb_prefix_edge_hash(index, node, tokens));
     }
 }
@@ -488,11 +489,11 @@ static kvb_status follow_to_branch(struct alive *alive, struct path *path)
     const uint32_t number = path->node / kvb_extent_nodes;
     const struct prefix_extent *extent = kvb_prefix_extent(index, number);
 
+    expect_edge(index, path, extent, left);
     prefetch_extent(index, extent->next != 0 ? extent->next : number + 1);
     const uint32_t common = index->compare->common(
         extent->tokens, path->query + path->depth,
         left < extent->len ? (uint32_t)left : extent->len);
-    expect_edge(index, path, extent, common, left);
     KVB_TRY(follow_extent(alive, extent, common, path->set, (uint32_t)path->depth));
     path->set = extent->sets[common - 1];
     path->node = number * kvb_extent_nodes + common - 1;
