@@ -31,6 +31,8 @@ kvb_status kvb_json_text_of(kvb_span value, char *out, size_t size, size_t *out_
     KVB_OWN(kvb_json_drop) struct json_object *decoded = NULL;
     kvb_span text = { value.data + 1, value.len - 2 };
 
+    out[0] = '\0';
+    *out_len = 0;
     if (kvb_json_kind_of(value) != KVB_JSON_TEXT) {
         return KVB_BAD_INPUT;
     }

@@ -32,7 +32,7 @@ enum kvb_json_kind kvb_json_kind_of(kvb_span value);
 /* Copies the text of a string, of which *out_len is the length, and a NUL; size is at least 1.
  * json-c decodes escapes, which few texts have.
  * KVB_BAD_INPUT  no string, or one that is longer, has a NUL inside, or is not UTF-8; of these out
- *                has as much as there is room for
+ *                has as much as there is room for, or nothing
  * KVB_NO_MEMORY */
 kvb_status kvb_json_text_of(kvb_span value, char *out, size_t size, size_t *out_len);
 

@@ -290,7 +290,8 @@ read_list(struct kvb_json_scan *scan, struct kvb_json_budget *budget, size_t at,
     KVB_TRY(read_items(scan, budget, &forms[at], list));
     budget->depth++;
     body->members.forms[at] = (kvb_span){ first, (size_t)(scan->at - first) };
-    if (list->tokens && !list->wrong.data) {
+    /* Behind the ceiling, too, there may be anything. */
+    if (list->tokens && !list->wrong.data && list->count <= kvb_max_query_tokens) {
         body->numbers = body->members.forms[at];
     }
     return KVB_OK;
@@ -559,6 +560,8 @@ static kvb_status read_form(struct body *body, struct kvb_query *query)
     if (query->form == KVB_QUERY_TEXT) {
         return query->text.members ? KVB_OK : refuse_text(body, &forms[at], value);
     }
+    /* Its text, if it has one, was followed by a null, which counts. */
+    kvb_query_text_done(&query->text);
     if (kvb_json_kind_of(value) != KVB_JSON_ARRAY) {
         return refuse_query(body, forms[at].name, "an array", value);
     }

@@ -38,6 +38,20 @@ static void refuses_more_tokens_than_the_ceiling([[maybe_unused]] void **state)
     assert_string_equal(detail.text, "token_ids: at most 2097152, got 2097153");
 }
 
+/* What stands behind the ceiling is only counted, but has to be UTF-8 like the rest. */
+static void refuses_bad_text_behind_the_ceiling([[maybe_unused]] void **state)
+{
+    KVB_OWN(kvb_buf_done) struct kvb_buf text = { 0 };
+    struct kvb_query query = { 0 };
+    struct kvb_detail detail = { "" };
+
+    make_list(&text, "token_ids", "1", (size_t)kvb_max_query_tokens + 1);
+    text.len -= strlen("]}");
+    assert_ok(kvb_buf_append_text(&text, ",\"\xff\"],\"token_ids\":null,\"text\":\"a\"}"));
+    assert_int_equal(kvb_query_json_decode(kvb_buf_span(&text), &query, &detail), KVB_BAD_INPUT);
+    assert_string_equal(detail.text, "body: no JSON");
+}
+
 static void refuses_a_body_that_would_fill_the_memory([[maybe_unused]] void **state)
 {
     static const struct {
@@ -257,6 +271,7 @@ SUITE(query)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(refuses_more_tokens_than_the_ceiling),
+        cmocka_unit_test(refuses_bad_text_behind_the_ceiling),
         cmocka_unit_test(refuses_a_body_that_would_fill_the_memory),
         cmocka_unit_test(candidates_are_ids_and_addresses),
         cmocka_unit_test(the_ends_of_messages_are_noted),
